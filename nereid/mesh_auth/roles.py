@@ -56,6 +56,7 @@ _ROLES: Final[dict[str, frozenset[Role]]] = {
             "ServerReady",
             "ModelMetadata",
             "ModelConfig",
+            "ModelText",
             "ModelStatistics",
             "RepositoryIndex",
             *_MODEL_CONTROL,

@@ -4,6 +4,6 @@
 """
 
 from nereid.text.mapping import TextInput, TextMapping
-from nereid.text.reading import read_mapping
+from nereid.text.reading import may_be_text_model, read_mapping
 
-__all__ = ["TextInput", "TextMapping", "read_mapping"]
+__all__ = ["TextInput", "TextMapping", "may_be_text_model", "read_mapping"]

@@ -57,6 +57,7 @@ _FLOATS: Final = frozenset({"FP16", "BF16", "FP32", "FP64"})
 _VECTORS: Final = ("sentence_embedding", "last_hidden_state", "token_embeddings")
 _LOGITS: Final = "logits"
 _MANIFESTS: Final = ("noulxp.json", "odxp.json")
+_MARKS: Final = frozenset({text_files.MAPPING, text_files.TOKENIZER, *_MANIFESTS})
 _PACKAGE_OUTPUT: Final = "option_logits"
 
 
@@ -73,6 +74,15 @@ def read_mapping(config: ModelConfig, files: Mapping[str, bytes]) -> TextMapping
             return None
         declared = Document(text_files.MAPPING, {})
     return _Reader(config, files, tensors, declared).read()
+
+
+def may_be_text_model(config: ModelConfig, file_names: Collection[str]) -> bool:
+    """Return whether `read_mapping` may find a mapping; cheap, for lists of many models."""
+    return (
+        PARAMETER in config.parameters
+        or not _MARKS.isdisjoint(file_names)
+        or bool(Tensors(config).generation_interface())
+    )
 
 
 def _declared(config: ModelConfig, files: Mapping[str, bytes]) -> Document | None:

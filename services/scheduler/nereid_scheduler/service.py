@@ -34,6 +34,7 @@ from nereid_scheduler.pages.hosting_facts import HostingFacts
 from nereid_scheduler.pages.mesh_settings import MeshSettings
 from nereid_scheduler.pages.metrics import SchedulerMetrics
 from nereid_scheduler.pages.repository_methods import repository_handlers
+from nereid_scheduler.pages.text_models import text_handlers
 from nereid_scheduler.placement.executors.drains import Drains
 from nereid_scheduler.placement.executors.sessions import memory_of
 from nereid_scheduler.placement.executors.timelines import Timelines
@@ -159,6 +160,7 @@ class SchedulerService:
         self._own_control = {
             **repository_handlers(models.control, models.catalogue, models.desired),
             **self._control.handlers(),
+            **text_handlers(models.catalogue, models.desired.on_demand, on_demand.ensure),
         }
         self._remote_control: RemoteControl | None = None
         if models.shard is not None and models.moves is not None:

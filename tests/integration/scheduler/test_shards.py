@@ -116,6 +116,8 @@ async def test_control_calls_may_go_to_any_scheduler(tmp_path: Path) -> None:
     (own,), (others,) = _names_of("a", "ab", 1), _names_of("b", "ab", 1)
     add_model(repository, own)
     add_model(repository, others)
+    for model in (own, others):
+        (repository / model / "text.json").write_text("{}")
     add_model(repository, "broken", 'backend: "none such" max_batch_size: -3')
     async with schedulers(repository, strict_readiness=False) as mesh:
         await mesh.start()
@@ -130,6 +132,8 @@ async def test_control_calls_may_go_to_any_scheduler(tmp_path: Path) -> None:
                 assert await where.model_ready(model)
                 assert (await where.config(model)).name == model
                 assert (await where.statistics(model)).name == model
+                assert (await where.control("ModelText", name=model)).config.name == model
+            assert (await where.control("ModelText")).names == [own, others]
             every = await where.control("ModelStatistics")
             assert {each.name for each in every.model_stats} == {own, others}
             index = await where.index()

@@ -209,9 +209,12 @@ def _set_log_setting(
 
 
 def control_handler(
-    request_type: type[Message], respond: Callable[[Any], Awaitable[Message]]
+    request_type: type[Message], respond: Callable[[Any], Awaitable[Message | bytes]]
 ) -> Respond:
-    """Return a handler of messages of this type. `respond` may raise NereidError."""
+    """Return a handler of messages of this type.
+
+    `respond` returns a message, or the bytes of one that is large. It may raise NereidError.
+    """
 
     async def handle(message: bytes) -> bytes:
         try:
@@ -220,6 +223,6 @@ def control_handler(
             raise RpcError(Status.INTERNAL, "Unable to parse request") from error
         except NereidError as error:
             raise RpcError(Status(error.code), error.message) from error
-        return response.SerializeToString()
+        return response if isinstance(response, bytes) else response.SerializeToString()
 
     return handle

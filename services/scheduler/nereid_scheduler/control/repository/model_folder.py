@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING, Final, Protocol
 
 from nereid.core.files.regular_files import read_regular_file
+from nereid.text import files as text_files
 from nereid_scheduler.core.models.revision import (
     CONFIG_FILE,
     CONFIG_FOLDER,
     digest_states,
+    file_state,
     file_states,
 )
+from nereid_scheduler.core.models.text_files import TextFiles, find_text_files
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -18,7 +22,8 @@ if TYPE_CHECKING:
 
     from nereid_scheduler.core.models.revision import FileState
 
-EXPORT_MARKS: Final = ("MLmodel", "config.json")
+EXPORT_MARKS: Final = ("MLmodel", "config.json", "noulxp.json", "odxp.json")
+_CHANGED: Final = "it has changed since the model was loaded; load the model again"
 _EXPORTED: Final = "model.onnx"
 # Folders of an export that may have model.onnx. Transformers.js has it in "onnx".
 _EXPORT_PLACES: Final = (".", "onnx")
@@ -50,6 +55,9 @@ class ModelFolder(Protocol):
 
     def digest(self, version: int) -> bytes:
         """Return a 16-byte digest of a version's files and of the files that all versions share."""
+
+    def text_files(self, place: str) -> TextFiles:
+        """Return the files of text models in a folder that was digested, and beside it."""
 
     @property
     def files(self) -> Collection[FileState]:
@@ -89,11 +97,30 @@ class LocalFolder:
         """Return a 16-byte digest of the files of an export."""
         return self._digest(place, beside=False)
 
+    def text_files(self, place: str) -> TextFiles:
+        """Return the files of text models in a folder that was digested, and beside it."""
+        digested, top = dict(self.files), self.path.absolute()
+        paths = find_text_files(place, lambda path: str(top / path) in digested)
+        states = {name: digested[str(top / path)] for name, path in paths.items()}
+
+        def read(name: str, limit: int) -> bytes:
+            path = top / paths[name]
+            content = read_regular_file(path, limit)
+            if file_state(path) != (str(path), states[name]):
+                raise OSError(errno.ESTALE, _CHANGED, str(path))
+            return content
+
+        return TextFiles(states, read)
+
     def _digest(self, place: str, *, beside: bool) -> bytes:
-        directory = str(self.path.absolute() / place)
-        states = file_states(directory, beside=beside)
+        directory = self.path.absolute() / place
+        states = file_states(str(directory), beside=beside)
+        if not beside and directory != self.path.absolute():
+            # An export's model.onnx may have a folder of its own.
+            paths = (self.path.absolute() / name for name in text_files.ALL)
+            states += [file_state(path) for path in paths if path.is_file()]
         self.files.update(states)
-        return digest_states(directory, states)
+        return digest_states(str(directory), states)
 
 
 def version_numbers(names: Iterable[str]) -> list[int]:

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.control.repository.model_folder import ModelFolder
     from nereid_scheduler.control.repository.stored_repository import StoredRepository
     from nereid_scheduler.core.models.overrides import Override, OverrideDirectory
+    from nereid_scheduler.core.models.text_files import TextFiles
 
 _log = logging.getLogger(__name__)
 
@@ -300,7 +301,13 @@ class _ModelReader:
             self._name, folder.path, draft, versions, digests, digest, error, directory
         )
         files = frozenset(folder.files)
-        return replace(found, url=folder.url, export=self._export, files=files)
+        text_files = {} if error is not None else self._text_files(versions)
+        return replace(
+            found, url=folder.url, export=self._export, files=files, text_files=text_files
+        )
+
+    def _text_files(self, versions: tuple[int, ...]) -> dict[int, TextFiles]:
+        return {number: self._folder.text_files(self._export or str(number)) for number in versions}
 
     def _digest(self) -> bytes:
         digest = hashlib.blake2b(self._config_text, digest_size=16)

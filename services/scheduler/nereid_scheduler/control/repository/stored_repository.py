@@ -20,6 +20,7 @@ from nereid.object_store.plans.urls import is_store_url, parse_store_url
 from nereid.object_store.store import ObjectStore
 from nereid_scheduler.control.repository.store_calls import StoreCalls
 from nereid_scheduler.core.models.revision import CONFIG_FILE, CONFIG_FOLDER
+from nereid_scheduler.core.models.text_files import TextFiles, find_text_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -94,6 +95,20 @@ class StoredFolder:
         """Return a digest of a version's files and of the files that all versions share."""
         return self._listing.digest(str(version))
 
+    def text_files(self, place: str) -> TextFiles:
+        """Return the files of text models in a version's folder, and beside it."""
+        objects = self._listing.files
+        paths = find_text_files(place, self.has_file)
+
+        def read(name: str, limit: int) -> bytes:
+            stored = objects[paths[name]]
+            if stored.size > limit:
+                raise OSError(errno.EFBIG, f"it has more than {limit} bytes", name)
+            return self._repository.read_once(f"{self.path.name}/{paths[name]}", stored)
+
+        states = {name: f"{objects[path].size}:{objects[path].tag}" for name, path in paths.items()}
+        return TextFiles(states, read)
+
 
 class StoredRepository:
     """One repository in an object store. Several threads may use it."""
@@ -149,10 +164,14 @@ class StoredRepository:
             return known.content
         if stored.size > _MAX_FILE_BYTES:
             raise StoreError(f"{self.store.url}/{key} has {stored.size} bytes: too large")
-        content = self._calls.run(lambda: self.store.read_whole(key, stored), self._limit_s)
+        content = self.read_once(key, stored)
         with self._lock:
             self._contents[key] = _Content(stored, content)
         return content
+
+    def read_once(self, key: str, stored: StoredObject) -> bytes:
+        """Return the content of an object, and do not keep it. May raise StoreError."""
+        return self._calls.run(lambda: self.store.read_whole(key, stored), self._limit_s)
 
     def _list(
         self, list_: Callable[[], _Models], last: _LastListing[_Models], limit_s: float

@@ -52,6 +52,7 @@ _SERVER_READY: Final = SCHEDULER + "ServerReady"
 _LOAD: Final = SCHEDULER + "RepositoryModelLoad"
 _UNLOAD: Final = SCHEDULER + "RepositoryModelUnload"
 _STATISTICS: Final = SCHEDULER + "ModelStatistics"
+_TEXT: Final = SCHEDULER + "ModelText"
 _COUNTS: Final = SCHEDULER + "Counts"
 # Short: gateways show no counter before they have counts. A scheduler that hangs is left out.
 _COUNTS_LIMIT_S: Final = 1.0
@@ -83,6 +84,7 @@ class RemoteControl:
         self._merging: dict[str, Callable[[str, bytes], Awaitable[bytes]]] = {
             _LOAD: self._load,
             _STATISTICS: self._statistics,
+            _TEXT: self._text,
             _TRACE: self._trace_setting,
             SCHEDULER + "LogSettings": self._log_settings,
             _SERVER_READY: self._server_ready,
@@ -172,6 +174,18 @@ class RemoteControl:
         responses = _responses(await self._call_all(path, message))
         parsed = map(kserve_pb2.ModelStatisticsResponse.FromString, responses)
         return merge_statistics(parsed).SerializeToString()
+
+    async def _text(self, path: str, message: bytes) -> bytes:
+        request = _parsed(nereid_pb.ModelTextRequest, message)
+        if request.name:
+            return await self._forward(path, request.name, message)
+        responses = _responses(await self._call_all(path, message))
+        names = {
+            name
+            for response in responses
+            for name in nereid_pb.ModelTextResponse.FromString(response).names
+        }
+        return nereid_pb.ModelTextResponse(names=sorted(names)).SerializeToString()
 
     async def _trace_setting(self, path: str, message: bytes) -> bytes:
         request = _parsed(kserve_pb2.TraceSettingRequest, message)

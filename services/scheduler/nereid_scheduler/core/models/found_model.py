@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from nereid.core.errors import NereidError
     from nereid_scheduler.core.models.overrides import OverrideDirectory
     from nereid_scheduler.core.models.revision import FileState
+    from nereid_scheduler.core.models.text_files import TextFiles
 
 
 class NoVersion(InvalidArgument):
@@ -64,6 +65,8 @@ class FoundModel:
     labels: Mapping[str, tuple[str, ...]] | None = None
     # Files from which `file_digests` was computed; empty for an object store.
     files: frozenset[FileState] = frozenset()
+    # Key: a version.
+    text_files: Mapping[int, TextFiles] = field(default_factory=dict)
 
     @property
     def plain_name(self) -> str:

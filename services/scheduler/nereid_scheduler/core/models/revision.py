@@ -54,13 +54,17 @@ def file_states(version_path: str, *, beside: bool = True) -> list[FileState]:
     root = Path(version_path)
     for path in sorted(_files(root, root.parent if beside else root)):
         try:
-            status = path.stat()
+            states.append(file_state(path))
         except OSError:
             # The file was just deleted or is unreadable, which the load will report.
             continue
-        text = f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns};"
-        states.append((str(path), text))
     return states
+
+
+def file_state(path: Path) -> FileState:
+    """Return the state of a file. May raise OSError."""
+    status = path.stat()
+    return str(path), f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns};"
 
 
 def digest_states(version_path: str, states: Iterable[FileState]) -> bytes:

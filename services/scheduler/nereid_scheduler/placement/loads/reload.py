@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from nereid.core.errors import NereidError, Unavailable
 from nereid_scheduler.core.models.dependencies import is_ensemble
 from nereid_scheduler.core.models.lifecycle import VersionState, reason_of
+from nereid_scheduler.core.models.text_files import NO_TEXT_FILES
 from nereid_scheduler.placement.loads.load_rules import full_config_of, with_instance_groups_of
 from nereid_scheduler.placement.models.catalogue import ServedVersion
 
@@ -93,6 +94,7 @@ class ModelReload:
             file_digest=found.file_digests[number],
             labels=found.labels,
             override_directory=found.override_directory,
+            text_files=found.text_files.get(number, NO_TEXT_FILES),
             hosts=found.hosts,
             is_addition=bool(self._ready),
             continues=self._continues,

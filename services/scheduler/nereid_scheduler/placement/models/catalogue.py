@@ -17,6 +17,7 @@ from nereid_scheduler.core.models.dependencies import (
 )
 from nereid_scheduler.core.models.desired_models import DesiredModels
 from nereid_scheduler.core.models.lifecycle import VersionLife, VersionState
+from nereid_scheduler.core.models.text_files import NO_TEXT_FILES, TextFiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -52,6 +53,7 @@ class ServedVersion:
     life: VersionLife = field(default_factory=VersionLife)
     runtime: ModelVersion | None = None
     shown: config_pb.ModelConfig | None = None
+    text_files: TextFiles = NO_TEXT_FILES
     # `None` means all executors.
     hosts: frozenset[str] | None = None
     # Monotonic time.
@@ -81,6 +83,12 @@ class ServedVersion:
         """Runtime of a version that is READY."""
         assert self.runtime is not None, "ready, but not in service"
         return self.runtime
+
+    @property
+    def ready_config(self) -> config_pb.ModelConfig:
+        """Configuration that clients see of a version that is READY."""
+        assert self.shown is not None, "ready, but not in service"
+        return self.shown
 
     @property
     def stored_digest(self) -> bytes:

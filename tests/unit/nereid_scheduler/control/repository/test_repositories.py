@@ -199,6 +199,41 @@ def test_exports_are_served_where_they_are(
     assert again.file_digests != found.file_digests
 
 
+@pytest.mark.parametrize("place", ["", "onnx/"])
+def test_an_exports_text_files_are_those_that_it_was_found_with(tmp_path: Path, place: str) -> None:
+    path = export(tmp_path, "config.json", "tokenizer.json", f"{place}model.onnx")
+    found = only(tmp_path)
+    texts = found.text_files[1]
+    assert texts.read() == {"config.json": b"{}", "tokenizer.json": b"{}"}
+    (path / "tokenizer.json").write_bytes(b"changed")
+    with pytest.raises(OSError, match=r"it has changed since the model was loaded"):
+        texts.read()
+    again = only(tmp_path)
+    assert again.digest != found.digest
+    assert again.text_files[1].read()["tokenizer.json"] == b"changed"
+    assert again.text_files[1].states.keys() == texts.states.keys()
+
+
+def test_text_files_are_beside_versions_or_in_them(tmp_path: Path) -> None:
+    add(tmp_path, "m")
+    (tmp_path / "m" / "1_Pooling").mkdir()
+    for name in ("tokenizer.json", "text.json", "1_Pooling/config.json", "1/text.json", "1/x.json"):
+        (tmp_path / "m" / name).write_text(name)
+    (texts,) = only(tmp_path).text_files.values()
+    assert {name: content.decode() for name, content in texts.read().items()} == {
+        "tokenizer.json": "tokenizer.json",
+        "text.json": "1/text.json",
+        "1_Pooling/config.json": "1_Pooling/config.json",
+    }
+
+
+def test_a_package_of_decisions_is_an_export(tmp_path: Path) -> None:
+    export(tmp_path, "noulxp.json", "model.onnx", "tokenizer/tokenizer.json")
+    found = only(tmp_path)
+    assert (found.export, found.draft.backend) == (".", "onnxruntime")
+    assert found.text_files[1].states.keys() == {"noulxp.json", "tokenizer/tokenizer.json"}
+
+
 @pytest.mark.parametrize(
     "files",
     [

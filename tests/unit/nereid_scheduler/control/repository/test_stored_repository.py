@@ -6,7 +6,7 @@ from threading import Event
 import pytest
 
 from nereid.core.errors import Internal, Unavailable
-from nereid.object_store.errors import StoreError
+from nereid.object_store.errors import ObjectChangedError, StoreError
 from nereid.object_store.plans.listing import StoredObject
 from nereid_scheduler.control.repository.repositories import Repositories
 from nereid_scheduler.control.repository.stored_repository import (
@@ -82,6 +82,19 @@ def test_changes(it: Fixture, key: str) -> None:
     before = it.scan()["m"].digest
     it.files.objects[f"b/models/{key}"] = CONFIG + b" "
     assert it.scan()["m"].digest != before
+
+
+def test_text_files_are_those_of_the_listing(it: Fixture) -> None:
+    it.files.objects["b/models/m/tokenizer.json"] = b"shared"
+    it.files.objects["b/models/m/2/config.json"] = b"own"
+    it.files.objects["b/models/m/1/text.json"] = b"of another version"
+    texts = it.scan()["m"].text_files[2]
+    assert texts.read() == {"tokenizer.json": b"shared", "config.json": b"own"}
+    with pytest.raises(OSError, match="more than 5 bytes"):
+        texts.read_file("tokenizer.json", 5)
+    it.files.objects["b/models/m/tokenizer.json"] = b"SHARED"
+    with pytest.raises(ObjectChangedError):
+        texts.read()
 
 
 def test_a_listing_that_fails_changes_nothing(it: Fixture) -> None:
