@@ -314,6 +314,20 @@ ACCESS_REFUSALS: Final = _counter(
     "Calls and requests refused by client authentication (--auth-config), by reason",
     "reason",
 )
+_GEN_AI: Final = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model")
+GEN_AI_DURATION: Final = Family(
+    "gen_ai_server_request_duration_seconds",
+    "histogram",
+    "Durations of calls of OpenAI's API (--openai-api), with the class of their error if they had"
+    " one",
+    (*_GEN_AI, "error_type"),
+)
+GEN_AI_TOKENS: Final = Family(
+    "gen_ai_client_token_usage",
+    "histogram",
+    "Tokens of calls of OpenAI's API, by input and output",
+    (*_GEN_AI, "gen_ai_token_type"),
+)
 EXECUTOR_JOINED: Final = _gauge(
     "nereid_executor_joined", "1 while this executor is joined to the scheduler, else 0"
 )

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from nereid_gateway.core.infer_step import InferStep
     from nereid_gateway.extras.console.endpoints import ConsoleEndpoints
     from nereid_gateway.extras.console.hub import ConsoleHub
+    from nereid_gateway.extras.openai.openai_api import OpenAiApi
     from nereid_gateway.guards.auth.access import AccessControl
     from nereid_gateway.guards.auth.reload import ConfigWatch
     from nereid_gateway.plane.slow_requests import SlowRequests
@@ -154,16 +155,17 @@ class GatewayService:
             self._access,
             str.encode,
         )
+        coder = ContentCoder(
+            settings.http_max_input_size, settings.max_inflation_ratio or None, self._zlib_queue
+        )
+        self._openai_api = self._make_openai_api(coder)
         self._http_front = HttpFront(
             self._data_plane,
-            ContentCoder(
-                settings.http_max_input_size,
-                settings.max_inflation_ratio or None,
-                self._zlib_queue,
-            ),
+            coder,
             self._forwarding(settings.http_header_forward_pattern),
             self._console(chain.slow_requests),
             restricted_apis=settings.restricted_apis("http"),
+            text_endpoints=() if self._openai_api is None else self._openai_api.endpoints,
         )
         self._http = self._http_server()
         # All HTTP servers that clients connect to.
@@ -184,6 +186,7 @@ class GatewayService:
             self._access,
             kept=kept,
             grpc_connections=self._count_grpc_connections,
+            write_texts=None if self._openai_api is None else self._openai_api.write_metrics,
         )
         self._read_own = own.read_page
         self._shares_ports = (
@@ -224,6 +227,15 @@ class GatewayService:
         )
         return endpoints
 
+    def _make_openai_api(self, coder: ContentCoder) -> OpenAiApi | None:
+        if not self._settings.openai_api:
+            return None
+        # Most gateways start without these modules.
+        from nereid_gateway.extras.openai.openai_api import OpenAiApi  # noqa: PLC0415
+
+        pattern = self._settings.http_header_forward_pattern
+        return OpenAiApi(self._data_plane, coder, self._forwarding(pattern))
+
     async def _read_own_page(self) -> bytes:
         return await self._read_own()
 
@@ -231,6 +243,8 @@ class GatewayService:
         settings = self._settings
         reader = CasePreservingReader if settings.http_header_forward_pattern else RequestReader
         dispatch, allocate_body = self._guard(self._http_front)
+        if self._openai_api is not None:
+            dispatch, allocate_body = self._openai_api.with_error_forms(dispatch, allocate_body)
         return HttpServer(dispatch, _http_limits(settings), reader, allocate_body, self._budget)
 
     def _managed_ports(self, control: Control, metrics: Dispatch) -> dict[str, HttpServer]:
@@ -394,6 +408,8 @@ class GatewayService:
             await self._group_metrics.close()
         await self._timeline.close()
         self._zlib_queue.close()
+        if self._openai_api is not None:
+            self._openai_api.close()
         if self._access_watch is not None:
             await self._access_watch.close()
         self._data_plane.regions.close()

@@ -81,6 +81,14 @@ class HttpSettings:
         bare="true",
     )
 
+    openai_api: bool = flag(
+        False,
+        "serve OpenAI's API and its relatives, such as /v1/embeddings and /v1/rerank, at the HTTP"
+        " port, for models with a tokenizer",
+        flags.boolean,
+        bare="true",
+    )
+
     access_log: str = flag(
         "", "append a line of JSON for each inference request to this file; -: standard output"
     )

@@ -45,6 +45,8 @@ class Endpoint:
     survives_disconnect: bool = False
     # As on Triton, a 405 is plain text here. For other routes, it is JSON.
     refuses_in_text: bool = False
+    # The body names the model, so its handler checks the client's right to use the model.
+    model_in_body: bool = False
 
 
 class Route(NamedTuple):
@@ -68,6 +70,16 @@ _REDIRECTED: Final = (HTTP, VERTEX_AI)
 _OWN: Final = (HTTP,)
 
 NOT_FOUND: Final = Endpoint("", (), (), "", ())
+
+
+def _text_endpoint(handler: str, *templates: str) -> Endpoint:
+    """Return the endpoint of an API of texts, whose routes below /v1 have an alias each."""
+    aliases = tuple(f"/openai{text}" for text in templates if text.startswith("/v"))
+    return Endpoint(
+        handler, templates + aliases, _POST, "inference", _OWN, at_once=True, model_in_body=True
+    )
+
+
 # The templates are tried in this order.
 ENDPOINTS: Final = (
     Endpoint(
@@ -236,6 +248,30 @@ ENDPOINTS: Final = (
         _OWN,
         at_once=True,
     ),
+    Endpoint(
+        "OpenAiModels.list_models", ("/v1/models", "/openai/v1/models"), _GET, "metadata", _OWN
+    ),
+    Endpoint(
+        "OpenAiModels.retrieve",
+        ("/v1/models/{model}", "/openai/v1/models/{model}"),
+        _GET,
+        "metadata",
+        _OWN,
+    ),
+    Endpoint("OpenAiModels.info", ("/info",), _GET, "metadata", _OWN),
+    _text_endpoint("OpenAiEmbeddings.create", "/v1/embeddings"),
+    _text_endpoint("OpenAiEmbeddings.pool", "/v1/pooling", "/pooling"),
+    _text_endpoint("OpenAiEmbeddings.embed", "/embed"),
+    _text_endpoint("OpenAiEmbeddings.embed_all", "/embed_all"),
+    _text_endpoint("OpenAiRanking.rerank", "/v1/rerank", "/v2/rerank", "/rerank"),
+    _text_endpoint("OpenAiRanking.score", "/v1/score", "/score"),
+    _text_endpoint("OpenAiRanking.similarity", "/similarity"),
+    _text_endpoint("OpenAiClassification.classify", "/v1/classify", "/classify"),
+    _text_endpoint("OpenAiClassification.predict", "/predict"),
+    _text_endpoint("OpenAiClassification.moderate", "/v1/moderations"),
+    _text_endpoint("OpenAiTokens.tokenize", "/v1/tokenize", "/tokenize"),
+    _text_endpoint("OpenAiTokens.detokenize", "/v1/detokenize", "/detokenize"),
+    _text_endpoint("OpenAiTokens.decode", "/decode"),
 )
 
 # A name extends to the next slash or to the end. The pattern is possessive, so it never backtracks.
@@ -256,12 +292,19 @@ _OPTIONAL: Final = re.compile(r"\[([^{]*\{(\w+)\})\]")
 _PATTERNS: Final = [
     (_compiled(text), endpoint, text) for endpoint in ENDPOINTS for text in endpoint.templates
 ]
+# No search is needed for targets without names.
+_ENDPOINT_OF_PATH: Final = {
+    text: endpoint for endpoint in ENDPOINTS for text in endpoint.templates if "{" not in text
+}
 _PERCENT: Final = re.compile("%(?![0-9A-Fa-f]{2})")
 
 
 def resolve(target: bytes) -> Route:
     """Return the route of a request's target. The query is ignored."""
     path = path_of(target)
+    known = _ENDPOINT_OF_PATH.get(path)
+    if known is not None:
+        return Route(known)
     for pattern, endpoint, _ in _PATTERNS:
         if match := pattern.fullmatch(path):
             try:

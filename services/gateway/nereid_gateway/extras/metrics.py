@@ -64,8 +64,13 @@ class GatewayMetrics:
         *,
         kept: KeptCounts | None = None,
         grpc_connections: Callable[[], int | None] = lambda: None,
+        write_texts: Callable[[Page], None] | None = None,
     ) -> None:
-        """kept: counts of earlier processes of a group's gateway."""
+        """kept: counts of earlier processes of a group's gateway.
+
+        write_texts: adds the series of the API of texts to a page, if it is served.
+        """
+        self._write_texts = write_texts
         self._kept = kept
         self._grpc_connections = grpc_connections
         self._http = http
@@ -94,6 +99,8 @@ class GatewayMetrics:
             refusals = self._access.refusals.counts.items()
             by_reason = {reason.value: count for reason, count in refusals}
             self._write_counts(page, metrics.ACCESS_REFUSALS, "reason", by_reason)
+        if self._write_texts is not None:
+            self._write_texts(page)
         if self._kept is not None:
             self._kept.save()
 

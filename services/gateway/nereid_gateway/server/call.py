@@ -56,7 +56,9 @@ class HttpCall:
         "account",
         "body",
         "body_buffer",
+        "check_model",
         "done",
+        "encode_error",
         "flow_paused",
         "head_written",
         "headers",
@@ -116,6 +118,11 @@ class HttpCall:
         self.on_done: Callable[[], None] | None = None
         # Parts to write next. The connection removes the parts that it writes.
         self.unwritten: list[bytes] = []
+        # Raises CallRefused if the client may not use a model. Set for endpoints whose body names
+        # the model, if clients need credentials.
+        self.check_model: Callable[[str], None] | None = None
+        # Returns the JSON body of an error from its status and text. None: as on Triton.
+        self.encode_error: Callable[[int, str], bytes] | None = None
         self.streamed = False
         self.head_written = False
         # Bytes of a streamed response that were unwritten when the last chunk was added.
@@ -196,7 +203,10 @@ class HttpCall:
         self, status: int, message: str, content_type: bytes = JSON, extra: bytes = b""
     ) -> None:
         """Respond with an error, whose message is in a JSON body."""
-        body = error_body(message)
+        if self.encode_error is None:
+            body = error_body(message)
+        else:
+            body, content_type = self.encode_error(status, message), JSON
         head = _HEAD % (_STATUS_LINES[status], content_type, extra, len(body))
         # A client would take a body after HEAD for the beginning of the next response.
         self._respond(head, () if self.method == b"HEAD" else (body,))

@@ -47,7 +47,7 @@ BODY_TOO_LARGE: Final = (
 class HttpFront:
     """Dispatches HttpCalls to the handlers of their endpoints. An instance is a Dispatch."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (two by keyword)
         self,
         data_plane: DataPlane,
         coder: ContentCoder,
@@ -55,8 +55,12 @@ class HttpFront:
         console: object | None = None,
         *,
         restricted_apis: Collection[str] = (),
+        text_endpoints: Collection[object] = (),
     ) -> None:
-        """Make the handlers. console: has the handlers of the console's routes, or None."""
+        """Make the handlers. console: has the handlers of the console's routes, or None.
+
+        text_endpoints: have the handlers of the routes of texts, if these are served.
+        """
         control = data_plane.control
         loads = LoadReports(control)
         encoder = InferResponseEncoder()
@@ -79,6 +83,7 @@ class HttpFront:
         self._has_console = console is not None
         if console is not None:
             groups = (*groups, console)
+        groups = (*groups, *text_endpoints)
         bound = bind_handlers((endpoint.handler for endpoint in ENDPOINTS), groups)
         self._handlers: dict[Endpoint, Handler] = {
             endpoint: bound[endpoint.handler] for endpoint in ENDPOINTS if endpoint.handler in bound

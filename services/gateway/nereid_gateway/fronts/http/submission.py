@@ -35,13 +35,8 @@ class InferSubmission:
         self, call: HttpCall, request: ClientRequest, on_response: Callable[[InferResponse], None]
     ) -> RequestHandle:
         """Submit a request. It is cancelled if the client disconnects."""
-        request.sender = call.sender
+        self._add_origin(call, request)
         headers = call.headers
-        if b"traceparent" in headers:
-            state = headers.get(b"tracestate")
-            request.trace_context = trace_context.binary(headers[b"traceparent"], state)
-        if self._forwarding is not None and isinstance(headers, CasePreservingHeaders):
-            self._forwarding.forward_headers(request, headers.spelt.items())
         is_timed = (HEADER_BYTES in headers or self._times_all) and self.data_plane.timed.include(
             headers.get(HEADER_BYTES)
         )
@@ -56,6 +51,25 @@ class InferSubmission:
         if not call.done:
             call.on_cancel = submitted.cancel
         return submitted
+
+    def submit_row(
+        self, call: HttpCall, request: ClientRequest, on_response: Callable[[InferResponse], None]
+    ) -> RequestHandle:
+        """Submit one of several requests that a call consists of. The caller cancels them."""
+        self._add_origin(call, request)
+        if self._records_all:
+            request.record = RequestRecord("http", call.received_ns, call)
+        return self.data_plane.infer(request, on_response)
+
+    def _add_origin(self, call: HttpCall, request: ClientRequest) -> None:
+        """Set a request's sender, its trace context, and the headers forwarded to models."""
+        request.sender = call.sender
+        headers = call.headers
+        if b"traceparent" in headers:
+            state = headers.get(b"tracestate")
+            request.trace_context = trace_context.binary(headers[b"traceparent"], state)
+        if self._forwarding is not None and isinstance(headers, CasePreservingHeaders):
+            self._forwarding.forward_headers(request, headers.spelt.items())
 
 
 def _timing_line(record: RequestRecord) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.bounded_cache import BoundedCache
@@ -49,6 +50,7 @@ class _Target(NamedTuple):
     api: str | None
     model: str
     rule: HeaderRule | None
+    model_in_body: bool
 
 
 class HttpGuard:
@@ -70,8 +72,11 @@ class HttpGuard:
                 usage.in_flight += 1
                 call.on_done = usage.release
                 call.sender = Owner(caller.principal, call.account)
+                target = self._target(call)
+                if target.model_in_body and target.api is not None:
+                    call.check_model = partial(caller.check_rights, target.api)
         except CallRefused as refused:
-            status, message, lines = _response(refused.refusal)
+            status, message, lines = response_of(refused.refusal)
             content_type = TEXT if refused.refusal.reason in _PLAIN_TEXT else JSON
             call.fail(status, message, content_type, extra=lines)
         else:
@@ -84,23 +89,30 @@ class HttpGuard:
                 self._admit(call)
             except CallRefused as refused:
                 if refused.refusal.reason not in _PLAIN_TEXT:
-                    raise RequestRejected(*_response(refused.refusal)) from refused
+                    raise RequestRejected(*response_of(refused.refusal)) from refused
         return self._allocate_body(call, size_bytes)
 
     def _admit(self, call: HttpCall) -> Caller | None:
-        target = self._targets.get(call.target) or self._resolve(call.target)
+        target = self._target(call)
         return self._policy.admit(
             target.api, target.rule, call.headers.get, call.peer, target.model
         )
 
+    def _target(self, call: HttpCall) -> _Target:
+        return self._targets.get(call.target) or self._resolve(call.target)
+
     def _resolve(self, target: bytes) -> _Target:
         route = resolve(target)
-        api = route.endpoint.api or None
-        rule = self._policy.rule_of(api, changes=route.endpoint.is_control)
-        return self._targets.remember(target, _Target(api, route.model, rule))
+        endpoint = route.endpoint
+        api = endpoint.api or None
+        rule = self._policy.rule_of(api, changes=endpoint.is_control)
+        return self._targets.remember(
+            target, _Target(api, route.model, rule, endpoint.model_in_body)
+        )
 
 
-def _response(refusal: Refusal) -> tuple[int, str, bytes]:
+def response_of(refusal: Refusal) -> tuple[int, str, bytes]:
+    """Return the status, the message and the header lines of a refused call's response."""
     lines = _CHALLENGES.get(refusal.reason, b"")
     if refusal.retry_after_s:
         lines += exact_line(refusal.retry_after_s)

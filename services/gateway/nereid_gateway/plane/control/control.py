@@ -41,7 +41,15 @@ _ACCEPT_S: Final = 1.5
 # If a scheduler fails, these calls go to another one. Calls about readiness do not: a probe has to
 # report that a scheduler hangs.
 _READS: Final = frozenset(
-    {"ModelMetadata", "ModelConfig", _STATISTICS, "RepositoryIndex", _METRICS, "Facts"}
+    {
+        "ModelMetadata",
+        "ModelConfig",
+        "ModelText",
+        _STATISTICS,
+        "RepositoryIndex",
+        _METRICS,
+        "Facts",
+    }
 )
 # Responses for the whole mesh, whose cost depends on the size of the mesh.
 _WHOLE_MESH_CALLS: Final = frozenset({_STATISTICS, "RepositoryIndex"})

@@ -1,0 +1,117 @@
+"""Bodies of calls, decoded into structs. Errors name the parameter, as OpenAI's do."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+
+from nereid.core.errors import InvalidArgument
+from nereid_gateway.extras.openai.errors import InvalidParameter
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nereid_gateway.plane.request_decoding import RequestDecoding
+    from nereid_gateway.server.call import HttpCall
+    from nereid_gateway.server.content_coding import ContentCoder
+
+    Blob = bytes | memoryview
+
+_UNKNOWN: Final = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
+_MISSING: Final = re.compile(r"Object missing required field `(?P<name>.*?)`")
+_PLACE: Final = re.compile(r" - at `\$\.?(?P<path>.*?)`\Z", re.DOTALL)
+
+
+class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Body of a call. Fields that it does not declare are refused."""
+
+
+Decoded = TypeVar("Decoded", bound=Body)
+
+
+class BodyReader:
+    """Reads the bodies of calls: decompresses and decodes them."""
+
+    def __init__(self, decoding: RequestDecoding, coder: ContentCoder) -> None:
+        self._decoding = decoding
+        self._coder = coder
+
+    async def read(self, call: HttpCall, body_type: type[Decoded]) -> Decoded:
+        """Return the body of a call. A decoder process decodes large ones.
+
+        Raises InvalidArgument for a body that is no such struct.
+        """
+        encoding = call.headers.get(b"content-encoding")
+        if encoding is not None:
+            call.body = await self._coder.decompress(call.body, encoding, call.peer, call.hold)
+        body, _ = await self._decoding.run_text_job(call.peer, call.body, decode_job, body_type)
+        decoded: Decoded = body
+        return decoded
+
+
+def decode_job(blobs: Sequence[Blob], body_type: type[Body]) -> tuple[Body, list[Blob]]:
+    """Return a decoded body, and no blobs."""
+    return decode(blobs[0], body_type), []
+
+
+def decode(content: Blob, body_type: type[Decoded]) -> Decoded:
+    """Return a decoded body; raise InvalidArgument if it is invalid."""
+    try:
+        return msgspec.json.decode(content, type=body_type)
+    except msgspec.ValidationError as error:
+        raise _explained(str(error)) from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidArgument(
+            f"We could not parse the JSON body of your request: {error}. The API expects a JSON"
+            " object."
+        ) from None
+
+
+def _explained(text: str) -> InvalidArgument:
+    place = _PLACE.search(text)
+    path = place["path"] if place else ""
+    reason = text[: place.start()] if place else text
+    if match := _UNKNOWN.match(reason):
+        name = _joined(path, match["name"])
+        return InvalidParameter(name, f"Unknown parameter: '{name}'.", "unknown_parameter")
+    if match := _MISSING.match(reason):
+        name = _joined(path, match["name"])
+        return InvalidParameter(
+            name, f"Missing required parameter: '{name}'.", "missing_required_parameter"
+        )
+    if not path:
+        return InvalidArgument(f"{reason}.")
+    code = "invalid_type" if reason.startswith("Expected") else "invalid_value"
+    return InvalidParameter(path, f"Invalid value for '{path}': {reason}.", code)
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def texts_of(value: Any, parameter: str = "input", max_texts: int = 2048) -> list[Any]:
+    """Return a list of texts or of token ids from `str | list[str] | list[int] | list[list[int]]`.
+
+    Raises InvalidParameter if the list is empty, too long or mixed.
+    """
+    if isinstance(value, str):
+        return [value]
+    if not value:
+        raise InvalidParameter(parameter, f"'{parameter}' cannot be an empty array.", "empty_array")
+    kinds = set(map(type, value))
+    if len(kinds) > 1:
+        raise InvalidParameter(
+            parameter, f"'{parameter}' mixes texts and token ids.", "invalid_type"
+        )
+    items = [value] if kinds == {int} else list(value)
+    if len(items) > max_texts:
+        raise InvalidParameter(
+            parameter,
+            f"'{parameter}' has {len(items)} items, more than {max_texts}; send several requests.",
+            "array_above_max_length",
+        )
+    if kinds != {str} and not all(items):
+        raise InvalidParameter(parameter, f"'{parameter}' has an empty list of tokens.")
+    return items

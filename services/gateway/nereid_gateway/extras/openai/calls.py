@@ -1,0 +1,285 @@
+"""Steps that all endpoints share: the body, the model and the right to use it, rows, errors."""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic, monotonic_ns
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+
+from nereid.core.errors import NereidError, NotFound, Unavailable
+from nereid.core.wire.messages import payload_bytes
+from nereid.rpc.net.limits.budget import OverBudgetError
+from nereid_gateway.core.access.principal import principal_of
+from nereid_gateway.core.access.refusal import CallRefused
+from nereid_gateway.core.retry_hints import over_budget
+from nereid_gateway.extras.openai.bodies import Body
+from nereid_gateway.extras.openai.errors import InvalidParameter, ModelNotFound, fail_call
+from nereid_gateway.extras.openai.texts.outputs import OutputReader
+from nereid_gateway.extras.openai.texts.text_models import rows_of
+from nereid_gateway.extras.openai.texts.tokenizer import TokenLimit
+from nereid_gateway.guards.policy.http_guard import response_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Sequence
+
+    from nereid.core.wire.messages import InferResponse
+    from nereid_gateway.extras.openai.bodies import BodyReader, Decoded
+    from nereid_gateway.extras.openai.metrics import CallMetrics
+    from nereid_gateway.extras.openai.texts.rows import Row, RowSubmission
+    from nereid_gateway.extras.openai.texts.text_models import TextModel, TextModels
+    from nereid_gateway.extras.openai.texts.tokenizer import TextTokenizer
+    from nereid_gateway.extras.openai.work_pool import WorkPool
+    from nereid_gateway.server.call import HttpCall
+
+Result = TypeVar("Result")
+Output = TypeVar("Output")
+
+# Characters of texts that are tokenized on the event loop: that takes about as long as a thread's
+# wake-up.
+_LOOP_CHARACTERS: Final = 1024
+# Texts of one job, after which other clients have their turn.
+_JOB_CHARACTERS: Final = 128 << 10
+_JOB_TEXTS: Final = 256
+# Models that are looked at for a body that names none.
+_MAX_CHOICES: Final = 64
+
+
+class TruncationFields(Body, kw_only=True):
+    """Fields that say what happens to texts with too many tokens."""
+
+    # TEI's, and those of Cohere and NVIDIA.
+    truncate: bool | Literal["NONE", "START", "END"] | None = None
+    # vLLM's. -1: the model's limit.
+    truncate_prompt_tokens: int | None = None
+    truncation_side: Literal["left", "right"] | None = None
+    # TEI's.
+    truncation_direction: Literal["Left", "Right", "left", "right"] | None = None
+
+    def limit(self, model: TextModel, parameter: str) -> TokenLimit:
+        """Return the limit of each text's tokens. parameter: has the texts, for errors."""
+        most = model.mapping.max_tokens
+        asked = self.truncate_prompt_tokens
+        if asked is None:
+            truncates = self.truncate not in (None, False, "NONE")
+        else:
+            if asked < -1 or asked == 0 or (most and asked > most):
+                raise InvalidParameter(
+                    "truncate_prompt_tokens",
+                    f"'truncate_prompt_tokens' is {asked}, but model '{model.name}' takes 1 to"
+                    f" {most or 'any number of'} tokens; -1 stands for its limit.",
+                )
+            truncates = True
+            most = most if asked == -1 else asked
+        side = self.truncation_side or (self.truncation_direction or "right").lower()
+        if self.truncate == "START":
+            side = "left"
+        return TokenLimit(most, truncates, side, parameter)
+
+
+class TextCall:
+    """A call of a client, with what its handler needs."""
+
+    def __init__(self, services: TextServices, call: HttpCall) -> None:
+        self._services = services
+        self.call = call
+        # Name of the model that serves the call, and the number of its tokens.
+        self.model_name = ""
+        self.tokens = 0
+        self.priority = 0
+
+    async def read_body(self, body_type: type[Decoded]) -> Decoded:
+        """Return the call's body."""
+        return await self._services.bodies.read(self.call, body_type)
+
+    async def with_model(
+        self,
+        name: str | None,
+        tasks: Collection[str],
+        work: Callable[[TextModel], Awaitable[Result]],
+    ) -> Result:
+        """Return the result of work with a model that has one of the tasks.
+
+        name: None for the only one that has. If the version is replaced meanwhile, the work is done
+        again with the new one: rows of two versions are never mixed.
+        """
+        model = await self._find(name, tasks)
+        try:
+            return await work(model)
+        except (NotFound, Unavailable):
+            newer = await self._find(name, tasks)
+            if newer is model:
+                raise
+            return await work(newer)
+
+    async def rows(
+        self,
+        model: TextModel,
+        texts: Sequence[Any],
+        limit: TokenLimit,
+        *,
+        special: bool = True,
+    ) -> list[Row]:
+        """Return the rows of texts, pairs of texts, or lists of token ids.
+
+        special: whether special tokens are added to texts.
+        """
+        if model.is_read() and sum(map(_size_of, texts)) <= _LOOP_CHARACTERS:
+            rows = rows_of(model, texts, limit, special=special)
+        else:
+            rows = []
+            for begin, end, size in _jobs(texts):
+                job = texts[begin:end]
+
+                def tokenize(job: Sequence[Any] = job, begin: int = begin) -> list[Row]:
+                    return rows_of(model, job, limit, special=special, first=begin)
+
+                rows += await self._services.pool.run(self.call, size, tokenize)
+        self.call.free_body()
+        self.call.hold(sum(payload_bytes(payload) for row in rows for payload in row.payloads))
+        self.tokens = sum(row.tokens for row in rows)
+        return rows
+
+    async def infer(
+        self, rows: Sequence[Row], read: Callable[[InferResponse, Row], Output]
+    ) -> list[Output]:
+        """Return what `read` makes of each row's response, in the order of the rows."""
+        submission = self._services.rows
+        return await submission.infer(self.call, rows, read, priority=self.priority)
+
+    async def tokenizer(self, model: TextModel) -> TextTokenizer:
+        """Return a model's tokenizer."""
+        return await self._services.models.load_tokenizer(self.call, model)
+
+    async def run(self, size: int, work: Callable[[], Result]) -> Result:
+        """Return the result of work on `size` bytes, which a thread does if it is much."""
+        if size <= _LOOP_CHARACTERS:
+            return work()
+        return await self._services.pool.run(self.call, size, work)
+
+    async def _find(self, name: str | None, tasks: Collection[str]) -> TextModel:
+        models = self._services.models
+        if name is None:
+            model = await self._only_one(tasks)
+        else:
+            if self.call.check_model is not None:
+                self.call.check_model(name.partition("/")[0])
+            model = await models.get(name)
+        self.model_name = model.name
+        if not model.mapping.tasks.isdisjoint(tasks):
+            return model
+        raise InvalidParameter(
+            "model",
+            f"The model '{model.name}' cannot do this. It can: {_listed(model.mapping.tasks)}.",
+            "model_not_supported",
+        )
+
+    async def _only_one(self, tasks: Collection[str]) -> TextModel:
+        fitting = []
+        names = await permitted_names(self.call, self._services.models)
+        for name in names[:_MAX_CHOICES]:
+            try:
+                model = await self._services.models.find(name)
+            except NereidError:
+                # It was unloaded meanwhile, or its text.json is wrong.
+                continue
+            if model is not None and not model.mapping.tasks.isdisjoint(tasks):
+                fitting.append(model)
+        if len(fitting) == 1:
+            return fitting[0]
+        if not fitting:
+            raise ModelNotFound(_listed(tasks))
+        raise InvalidParameter(
+            "model",
+            f"Several models can do this, so 'model' has to name one:"
+            f" {_listed([model.name for model in fitting])}.",
+            "missing_required_parameter",
+        )
+
+
+class TextServices:
+    """Parts that the handlers of all endpoints share."""
+
+    def __init__(
+        self,
+        bodies: BodyReader,
+        models: TextModels,
+        rows: RowSubmission,
+        pool: WorkPool,
+        metrics: CallMetrics,
+    ) -> None:
+        self.bodies = bodies
+        self.models = models
+        self.rows = rows
+        self.pool = pool
+        self.metrics = metrics
+        self.outputs = OutputReader()
+
+    async def serve(
+        self,
+        call: HttpCall,
+        operation: str,
+        handle: Callable[[TextCall], Awaitable[Sequence[bytes]]],
+    ) -> None:
+        """Respond to a call with the JSON that `handle` returns in parts, or with its error.
+
+        operation: the name of the operation in metrics.
+        """
+        call.received_ns = monotonic_ns()
+        begun_s = monotonic()
+        text_call = TextCall(self, call)
+        failure = ""
+        try:
+            call.respond(200, await handle(text_call))
+        except CallRefused as refused:
+            failure = refused.refusal.reason.value
+            status, message, lines = response_of(refused.refusal)
+            call.fail(status, message, extra=lines)
+        except OverBudgetError as error:
+            failure = "Unavailable"
+            fail_call(call, over_budget(error))
+        except NereidError as error:
+            failure = type(error).__name__
+            fail_call(call, error)
+        except asyncio.CancelledError:
+            failure = "Cancelled"
+            raise
+        except Exception:
+            failure = "Internal"
+            raise
+        finally:
+            seconds = monotonic() - begun_s
+            self.metrics.add_call(operation, text_call.model_name, seconds, failure)
+            if text_call.tokens and not failure:
+                model = text_call.model_name
+                self.metrics.add_tokens(operation, model, "input", text_call.tokens)
+
+
+async def permitted_names(call: HttpCall, models: TextModels) -> list[str]:
+    """Return the names of the text models that a call's client may use for inference."""
+    names = await models.names()
+    principal = principal_of(call.sender)
+    if principal is None:
+        return names
+    grant = principal.grant
+    return [name for name in names if grant.permits_model("inference", name)]
+
+
+def _jobs(texts: Sequence[Any]) -> list[tuple[int, int, int]]:
+    """Return where jobs of the texts begin and end, and their sizes."""
+    jobs = []
+    begin = size = 0
+    for index, text in enumerate(texts):
+        if index - begin >= _JOB_TEXTS or (index > begin and size >= _JOB_CHARACTERS):
+            jobs.append((begin, index, size))
+            begin, size = index, 0
+        size += _size_of(text)
+    jobs.append((begin, len(texts), size))
+    return jobs
+
+
+def _size_of(text: Any) -> int:
+    return sum(map(len, text)) if isinstance(text, tuple) else len(text)
+
+
+def _listed(names: Collection[str]) -> str:
+    return ", ".join(f"'{name}'" for name in sorted(names))

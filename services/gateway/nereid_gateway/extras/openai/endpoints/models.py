@@ -1,0 +1,116 @@
+"""The models: OpenAI's list and its entries, and TEI's info."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from nereid.core.errors import NereidError
+from nereid.pb import kserve_pb2
+from nereid.text.mapping import CLASSIFY, EMBED, RANK
+from nereid.version import version
+from nereid_gateway.extras.openai.calls import permitted_names
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nereid_gateway.core.routes import Route
+    from nereid_gateway.extras.openai.calls import TextCall, TextServices
+    from nereid_gateway.extras.openai.texts.text_models import TextModel
+    from nereid_gateway.plane.control.control import Control
+    from nereid_gateway.server.call import HttpCall
+
+# Models that are asked for at a time.
+_AT_ONCE: Final = 16
+_TEI_TYPES: Final = {EMBED: "embedding", RANK: "reranker", CLASSIFY: "classifier"}
+_ALL: Final = tuple(_TEI_TYPES)
+
+
+class OpenAiModels:
+    """Handlers of the routes that describe models."""
+
+    def __init__(self, services: TextServices, control: Control) -> None:
+        self._serve = services.serve
+        self._models = services.models
+        self._control = control
+
+    async def list_models(self, call: HttpCall, _route: Route) -> None:
+        """Respond with the text models that the client may use."""
+        await self._serve(call, "list_models", self._list)
+
+    async def retrieve(self, call: HttpCall, route: Route) -> None:
+        """Respond with one model, as OpenAI does and as KServe's first version does."""
+
+        async def describe(text_call: TextCall) -> Sequence[bytes]:
+            return await self._describe(text_call, route.model)
+
+        await self._serve(call, "retrieve_model", describe)
+
+    async def info(self, call: HttpCall, _route: Route) -> None:
+        """Respond with the only text model, as TEI does."""
+        await self._serve(call, "info", self._info)
+
+    async def _list(self, call: TextCall) -> Sequence[bytes]:
+        names = await permitted_names(call.call, self._models)
+        slots = asyncio.Semaphore(_AT_ONCE)
+
+        async def find(name: str) -> TextModel | None:
+            async with slots:
+                try:
+                    return await self._models.find(name)
+                except NereidError:
+                    # It was unloaded meanwhile, or its text.json is wrong.
+                    return None
+
+        models = await asyncio.gather(*map(find, names))
+        documents = [_document(model.name, model) for model in models if model is not None]
+        return (orjson.dumps({"object": "list", "data": documents}),)
+
+    async def _describe(self, call: TextCall, name: str) -> Sequence[bytes]:
+        model = await self._models.find(name)
+        ready = await self._control.call(
+            "ModelReady",
+            kserve_pb2.ModelReadyRequest(name=name),
+            kserve_pb2.ModelReadyResponse,
+        )
+        call.model_name = name
+        return (orjson.dumps(_document(name, model) | {"name": name, "ready": ready.ready}),)
+
+    async def _info(self, call: TextCall) -> Sequence[bytes]:
+        async def describe(model: TextModel) -> dict[str, Any]:
+            mapping = model.mapping
+            kinds: dict[str, Any] = {}
+            for task, kind in _TEI_TYPES.items():
+                if task in mapping.tasks:
+                    labels = {str(index): label for index, label in enumerate(mapping.labels)}
+                    kinds[kind] = (
+                        {"pooling": mapping.pooling or "none"}
+                        if task == EMBED
+                        else {
+                            "id2label": labels,
+                            "label2id": {v: int(k) for k, v in labels.items()},
+                        }
+                    )
+            return {
+                "model_id": model.name,
+                "model_sha": model.digest.hex(),
+                "model_dtype": "float32",
+                "model_type": kinds,
+                "max_input_length": mapping.max_tokens,
+                "max_client_batch_size": 2048,
+                "version": version(),
+            }
+
+        return (orjson.dumps(await call.with_model(None, _ALL, describe)),)
+
+
+def _document(name: str, model: TextModel | None) -> dict[str, Any]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": 0 if model is None else model.loaded_s,
+        "owned_by": "nereid",
+        "max_model_len": None if model is None else model.mapping.max_tokens or None,
+    }

@@ -1,0 +1,286 @@
+"""Scores of pairs of texts: rerank of Cohere, Jina, vLLM and TEI, vLLM's score, TEI's similarity.
+
+A ranker scores each pair. With an embedder, the score is the cosine of two vectors.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+import msgspec
+import orjson
+
+from nereid.core.errors import Internal
+from nereid.text.mapping import EMBED, RANK
+from nereid_gateway.extras.openai.calls import TruncationFields
+from nereid_gateway.extras.openai.endpoints.embeddings import priority_of, usage
+from nereid_gateway.extras.openai.errors import InvalidParameter, tei_error
+from nereid_gateway.extras.openai.texts import outputs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nereid.core.wire.messages import InferResponse
+    from nereid_gateway.core.routes import Route
+    from nereid_gateway.extras.openai.calls import TextCall, TextServices
+    from nereid_gateway.extras.openai.texts.outputs import Vector
+    from nereid_gateway.extras.openai.texts.rows import Row
+    from nereid_gateway.extras.openai.texts.text_models import TextModel
+    from nereid_gateway.server.call import HttpCall
+
+_MAX_PAIRS: Final = 2048
+_QUERY: Final = ("query",)
+_DOCUMENT: Final = ("document", "passage")
+
+
+class Document(msgspec.Struct):
+    """Document with fields. The text alone is ranked."""
+
+    text: str
+
+
+class RerankBody(TruncationFields, kw_only=True):
+    """Body of the routes of rerank, which all APIs share. TEI's bodies have `texts`."""
+
+    query: str
+    model: str | None = None
+    documents: list[str | Document] | None = None
+    top_n: int | None = None
+    return_documents: bool | None = None
+    # Cohere's limit for each document.
+    max_tokens_per_doc: int | None = None
+    priority: int = 0
+    # TEI's.
+    texts: list[str] | None = None
+    raw_scores: bool = False
+    return_text: bool = False
+    # Accepted without effect.
+    user: str | None = None
+    truncation: bool | None = None
+
+
+class ScoreBody(TruncationFields, kw_only=True):
+    """Body of vLLM's /v1/score, by its old and its new names."""
+
+    model: str
+    text_1: str | list[str] | None = None
+    text_2: str | list[str] | None = None
+    queries: str | list[str] | None = None
+    documents: str | list[str] | None = None
+    raw_scores: bool = False
+    priority: int = 0
+    user: str | None = None
+
+
+class SimilarityInputs(msgspec.Struct, forbid_unknown_fields=True):
+    """Texts of TEI's /similarity."""
+
+    source_sentence: str
+    sentences: list[str]
+
+
+class SimilarityBody(TruncationFields, kw_only=True):
+    """Body of TEI's /similarity."""
+
+    inputs: SimilarityInputs
+    model: str | None = None
+    parameters: TruncationFields | None = None
+
+
+class OpenAiRanking:
+    """Handlers of the routes that respond with scores of pairs."""
+
+    def __init__(self, services: TextServices) -> None:
+        self._serve = services.serve
+        self._outputs = services.outputs
+
+    async def rerank(self, call: HttpCall, _route: Route) -> None:
+        """Respond with documents in the order of their relevance for a query."""
+        await self._serve(call, "rerank", self._rerank)
+
+    async def score(self, call: HttpCall, _route: Route) -> None:
+        """Respond with a score for each pair."""
+        await self._serve(call, "score", self._score)
+
+    async def similarity(self, call: HttpCall, _route: Route) -> None:
+        """Respond with the similarities of sentences to one."""
+        await self._serve(call, "similarity", self._similarity)
+
+    async def _rerank(self, call: TextCall) -> Sequence[bytes]:
+        body = await call.read_body(RerankBody)
+        call.priority = priority_of(body.priority)
+        parameter = "documents" if body.texts is None else "texts"
+        if body.texts is not None:
+            call.call.encode_error = tei_error
+        texts = _documents(body)
+        if body.top_n is not None and body.top_n < 1:
+            raise InvalidParameter("top_n", "'top_n' must be at least 1.")
+        pairs = [(body.query, text) for text in texts]
+        scores = await self._scores(call, body.model, pairs, body, parameter, raw=body.raw_scores)
+        # Equal scores keep the order of the documents.
+        order = sorted(range(len(texts)), key=lambda index: -scores[index])
+        if body.texts is not None:
+            ranks: list[dict[str, Any]] = [
+                {"index": index, "score": scores[index]} for index in order
+            ]
+            if body.return_text:
+                ranks = [rank | {"text": texts[rank["index"]]} for rank in ranks]
+            return (orjson.dumps(ranks),)
+        returns = body.return_documents
+        if returns is None:
+            # Cohere's second version never returns them, Jina and vLLM do.
+            returns = not call.call.target.partition(b"?")[0].endswith(b"/v2/rerank")
+        results: list[dict[str, Any]] = []
+        for index in order[: body.top_n]:
+            result: dict[str, Any] = {"index": index, "relevance_score": scores[index]}
+            if returns:
+                result["document"] = {"text": texts[index]}
+            results.append(result)
+        document = {
+            "id": f"rerank-{uuid4().hex}",
+            "object": "list",
+            "model": body.model or call.model_name,
+            "results": results,
+            "usage": usage(call.tokens),
+            "meta": {"billed_units": {"search_units": 1}},
+        }
+        return (orjson.dumps(document),)
+
+    async def _score(self, call: TextCall) -> Sequence[bytes]:
+        body = await call.read_body(ScoreBody)
+        call.priority = priority_of(body.priority)
+        pairs = _score_pairs(body)
+        scores = await self._scores(call, body.model, pairs, body, "text_2", raw=body.raw_scores)
+        document = {
+            "id": f"score-{uuid4().hex}",
+            "object": "list",
+            "created": int(time.time()),
+            "model": body.model,
+            "data": [
+                {"index": index, "object": "score", "score": score}
+                for index, score in enumerate(scores)
+            ],
+            "usage": usage(call.tokens),
+        }
+        return (orjson.dumps(document),)
+
+    async def _similarity(self, call: TextCall) -> Sequence[bytes]:
+        body = await call.read_body(SimilarityBody)
+        inputs = body.inputs
+        if not inputs.sentences:
+            raise InvalidParameter("inputs.sentences", "'sentences' cannot be an empty array.")
+        pairs = [(inputs.source_sentence, sentence) for sentence in inputs.sentences]
+        fields = body.parameters or body
+        scores = await self._scores(call, body.model, pairs, fields, "inputs", default_task=EMBED)
+        return (orjson.dumps(scores),)
+
+    async def _scores(  # noqa: PLR0913
+        self,
+        call: TextCall,
+        name: str | None,
+        pairs: list[tuple[str, str]],
+        fields: TruncationFields,
+        parameter: str,
+        *,
+        raw: bool = False,
+        default_task: str = RANK,
+    ) -> list[float]:
+        """Return the scores of pairs.
+
+        default_task: the task of the model that serves a call without a model's name.
+        """
+        if len(pairs) > _MAX_PAIRS:
+            raise InvalidParameter(
+                parameter,
+                f"'{parameter}' has {len(pairs)} items, more than {_MAX_PAIRS}; send several"
+                " requests.",
+                "array_above_max_length",
+            )
+
+        async def work(model: TextModel) -> list[float]:
+            limit = fields.limit(model, parameter)
+            if RANK not in model.mapping.tasks:
+                texts, numbers = _distinct(pairs, model)
+                rows = await call.rows(model, texts, limit)
+                vectors = await call.infer(rows, partial(self._vector, model))
+                return [float(vectors[first] @ vectors[second]) for first, second in numbers]
+            rows = await call.rows(model, pairs, limit)
+            activation = "none" if raw else model.mapping.activation
+            return await call.infer(rows, partial(self._pair_score, model, activation))
+
+        tasks = (default_task,) if name is None else (RANK, EMBED)
+        return await call.with_model(name, tasks, work)
+
+    def _vector(self, model: TextModel, response: InferResponse, row: Row) -> Vector:
+        array = self._outputs.read(response, model.mapping.output)
+        return outputs.normalized(outputs.pooled_vector(array, model.mapping, row))
+
+    def _pair_score(
+        self, model: TextModel, activation: str, response: InferResponse, _row: Row
+    ) -> float:
+        array = self._outputs.read(response, model.mapping.output)
+        scores = outputs.activated(array, activation)
+        if not scores.size:
+            raise Internal(f"output '{model.mapping.output}' is empty")
+        # With two labels, the second one is that of related texts.
+        return float(scores[-1])
+
+
+def _documents(body: RerankBody) -> list[str]:
+    if (body.documents is None) == (body.texts is None):
+        raise InvalidParameter(
+            "documents",
+            "Missing required parameter: 'documents'."
+            if body.documents is None
+            else "'documents' and 'texts' exclude each other.",
+            "missing_required_parameter" if body.documents is None else None,
+        )
+    texts = body.texts
+    if texts is None:
+        texts = [each if isinstance(each, str) else each.text for each in body.documents or ()]
+    if not texts:
+        name = "documents" if body.texts is None else "texts"
+        raise InvalidParameter(name, f"'{name}' cannot be an empty array.", "empty_array")
+    return texts
+
+
+def _score_pairs(body: ScoreBody) -> list[tuple[str, str]]:
+    lists = []
+    for name, old in (("queries", "text_1"), ("documents", "text_2")):
+        value = getattr(body, old) if getattr(body, name) is None else getattr(body, name)
+        if value is None:
+            raise InvalidParameter(
+                old, f"Missing required parameter: '{old}'.", "missing_required_parameter"
+            )
+        lists.append([value] if isinstance(value, str) else value)
+    first, second = lists
+    if not first or not second:
+        raise InvalidParameter("text_1", "The lists of texts cannot be empty.", "empty_array")
+    if len(first) == 1:
+        first = first * len(second)
+    if len(first) != len(second):
+        raise InvalidParameter(
+            "text_1", f"{len(first)} first texts cannot be paired with {len(second)} second texts."
+        )
+    return list(zip(first, second, strict=True))
+
+
+def _distinct(
+    pairs: list[tuple[str, str]], model: TextModel
+) -> tuple[list[str], list[tuple[int, int]]]:
+    """Return the texts to embed, each once, and each pair's places among them."""
+    prompts = model.mapping.prompts
+    query = next((prompts[name] for name in _QUERY if name in prompts), "")
+    document = next((prompts[name] for name in _DOCUMENT if name in prompts), "")
+    places: dict[str, int] = {}
+    numbers = [
+        (
+            places.setdefault(query + first, len(places)),
+            places.setdefault(document + second, len(places)),
+        )
+        for first, second in pairs
+    ]
+    return list(places), numbers

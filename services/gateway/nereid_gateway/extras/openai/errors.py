@@ -1,0 +1,132 @@
+"""Errors of calls, and the JSON bodies that each API gives them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import orjson
+
+from nereid.core.errors import InvalidArgument, NereidError, NotFound, Unknown, http_status
+from nereid_gateway.core.retry_hints import retry_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nereid_gateway.server.call import HttpCall
+
+_INVALID: Final = "invalid_request_error"
+_SERVER: Final = "server_error"
+
+
+class _Kind(NamedTuple):
+    type: str
+    code: str | None
+
+
+# OpenAI's types and codes of errors, by status.
+_KINDS: Final = {
+    400: _Kind(_INVALID, None),
+    401: _Kind(_INVALID, "invalid_api_key"),
+    403: _Kind(_INVALID, "insufficient_permissions"),
+    404: _Kind(_INVALID, None),
+    405: _Kind(_INVALID, "method_not_supported"),
+    413: _Kind(_INVALID, None),
+    429: _Kind("requests", "rate_limit_exceeded"),
+    503: _Kind(_SERVER, "service_unavailable"),
+    504: _Kind(_SERVER, "timeout"),
+}
+_TEI_TYPES: Final = {400: "Validation", 404: "Validation", 429: "Overloaded", 503: "Overloaded"}
+_TEI_TARGETS: Final = (
+    b"/embed",
+    b"/embed_all",
+    b"/predict",
+    b"/similarity",
+    b"/decode",
+    b"/info",
+)
+# Targets without a prefix of their own.
+_OTHER_TARGETS: Final = (
+    b"/rerank",
+    b"/v2/rerank",
+    b"/score",
+    b"/pooling",
+    b"/classify",
+    b"/tokenize",
+    b"/detokenize",
+)
+_PREFIXES: Final = (b"/v1/", b"/openai/")
+
+
+class InvalidParameter(InvalidArgument):
+    """A parameter of a body is wrong. Clients get its name and a code of OpenAI's."""
+
+    def __init__(self, parameter: str, message: str, api_code: str | None = None) -> None:
+        super().__init__(message)
+        self.parameter = parameter
+        self.api_code = api_code
+
+
+class ModelNotFound(NotFound):
+    """There is no such model."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"The model '{name[:200]}' does not exist, or it is not loaded.")
+
+
+def openai_error(
+    status: int, message: str, parameter: str | None = None, code: str | None = None
+) -> bytes:
+    """Return the body of an error as OpenAI has it."""
+    kind = _KINDS.get(status, _Kind(_SERVER if status >= 500 else _INVALID, None))
+    error = {
+        "message": _encodable(message),
+        "type": kind.type,
+        "param": parameter,
+        "code": code or kind.code,
+    }
+    return orjson.dumps({"error": error})
+
+
+def tei_error(status: int, message: str) -> bytes:
+    """Return the body of an error as Text Embeddings Inference has it."""
+    kind = _TEI_TYPES.get(status, "Backend" if status >= 500 else "Validation")
+    return orjson.dumps({"error": _encodable(message), "error_type": kind})
+
+
+def cohere_error(_status: int, message: str) -> bytes:
+    """Return the body of an error as Cohere's second version has it."""
+    return orjson.dumps({"message": _encodable(message)})
+
+
+def set_error_form(call: HttpCall) -> None:
+    """Give errors of a call the form of the API that its target belongs to, if it is one here."""
+    target = call.target.partition(b"?")[0]
+    if target in _TEI_TARGETS:
+        call.encode_error = tei_error
+    elif target.endswith(b"/v2/rerank"):
+        call.encode_error = cohere_error
+    elif target in _OTHER_TARGETS or target.startswith(_PREFIXES):
+        call.encode_error = openai_error
+
+
+def fail_call(call: HttpCall, error: NereidError) -> None:
+    """Respond with an error."""
+    # On Triton, the status of a model's failure is 400, after which no client here tries again.
+    status = 500 if error.code == Unknown.code else http_status(error.code)
+    if call.encode_error is openai_error:
+        call.encode_error = _detailed(error)
+    call.fail(status, error.message, extra=retry_line(error))
+
+
+def _detailed(error: NereidError) -> Callable[[int, str], bytes]:
+    parameter: str | None = None
+    code: str | None = None
+    if isinstance(error, InvalidParameter):
+        parameter, code = error.parameter, error.api_code
+    elif isinstance(error, ModelNotFound):
+        parameter, code = "model", "model_not_found"
+    return lambda status, message: openai_error(status, message, parameter, code)
+
+
+def _encodable(message: str) -> str:
+    return message.encode("utf-8", "replace").decode()

@@ -1,0 +1,1 @@
+"""Text models, their tokenizers, and the tensors of rows. Nothing here knows an API's bodies."""

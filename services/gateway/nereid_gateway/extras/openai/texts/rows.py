@@ -1,0 +1,182 @@
+"""Rows: the inference requests that a call consists of, of which a bounded number is in flight."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
+
+from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError, error_from_code
+from nereid.core.wire.messages import payload_bytes
+from nereid_gateway.core.client_request import ClientRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nereid.core.wire.messages import InferResponse, Payload
+    from nereid_gateway.core.request_handle import RequestHandle
+    from nereid_gateway.extras.openai.work_pool import WorkPool
+    from nereid_gateway.fronts.http.submission import InferSubmission
+    from nereid_gateway.server.call import HttpCall
+
+Output = TypeVar("Output")
+
+_log = logging.getLogger(__name__)
+
+_MAX_IN_FLIGHT: Final = 256
+# Outputs of up to this size are read on the event loop, which takes at most about 100 us.
+_LOOP_BYTES: Final = 512 << 10
+
+
+class Row(NamedTuple):
+    """A request of one row: its head, and one raw tensor for each input."""
+
+    head: bytes
+    payloads: list[Payload]
+    # 0 if the number is unknown, as the model takes texts and no tokenizer is at hand.
+    tokens: int
+    # Rows of larger size are sent first.
+    size: int
+
+
+class RowSubmission:
+    """Submits the rows of calls."""
+
+    def __init__(
+        self, submission: InferSubmission, pool: WorkPool, max_in_flight: int = _MAX_IN_FLIGHT
+    ) -> None:
+        self._submission = submission
+        self._pool = pool
+        self._max_in_flight = max_in_flight
+
+    async def infer(
+        self,
+        call: HttpCall,
+        rows: Sequence[Row],
+        read: Callable[[InferResponse, Row], Output],
+        *,
+        priority: int = 0,
+    ) -> list[Output]:
+        """Return what `read` makes of each row's response, in the order of the rows.
+
+        The longest rows are sent first. The first error cancels all other rows, and is raised; so
+        does the cancellation of this coroutine. A thread runs `read` for large outputs.
+        """
+        flight = _Flight(self._submission, self._pool, call, rows, read, priority)
+        try:
+            return await flight.run(self._max_in_flight)
+        finally:
+            flight.cancel()
+
+
+class _Flight(Generic[Output]):
+    def __init__(  # noqa: PLR0913, PLR0917 - called once
+        self,
+        submission: InferSubmission,
+        pool: WorkPool,
+        call: HttpCall,
+        rows: Sequence[Row],
+        read: Callable[[InferResponse, Row], Output],
+        priority: int,
+    ) -> None:
+        self._submit_row = submission.submit_row
+        self._pool = pool
+        self._call = call
+        self._rows = rows
+        self._read = read
+        self._priority = priority
+        self._waiting = deque(sorted(range(len(rows)), key=lambda index: -rows[index].size))
+        self._handles: dict[int, RequestHandle] = {}
+        self._in_flight = 0
+        self._max_in_flight = 0
+        self._sending = False
+        self._outputs: dict[int, Output] = {}
+        self._reads: set[asyncio.Task[None]] = set()
+        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def run(self, max_in_flight: int) -> list[Output]:
+        self._max_in_flight = max_in_flight
+        if self._rows:
+            self._send()
+            await self._done
+        return [self._outputs[index] for index in range(len(self._rows))]
+
+    def cancel(self) -> None:
+        """Cancel all rows that have no response yet."""
+        self._waiting.clear()
+        handles, self._handles = self._handles, {}
+        for handle in handles.values():
+            handle.cancel()
+        for task in self._reads:
+            task.cancel()
+        if self._done.done() and not self._done.cancelled():
+            # asyncio logs an error that nobody retrieves, and the caller may be cancelled.
+            self._done.exception()
+
+    def _send(self) -> None:
+        if self._sending:
+            # A row was refused at once; the loop below goes on.
+            return
+        self._sending = True
+        while self._waiting and self._in_flight < self._max_in_flight and not self._done.done():
+            index = self._waiting.popleft()
+            row = self._rows[index]
+            request = ClientRequest(0, row.head, list(row.payloads), priority=self._priority)
+            self._in_flight += 1
+            on_response = partial(self._on_response, index)
+            handle = self._submit_row(self._call, request, on_response)
+            if not (index in self._outputs or self._done.done()):
+                self._handles[index] = handle
+        self._sending = False
+
+    def _on_response(self, index: int, response: InferResponse) -> None:
+        self._handles.pop(index, None)
+        if self._done.done():
+            return
+        error = response.error
+        if error is not None:
+            self._fail(
+                error_from_code(
+                    error.code,
+                    error.message,
+                    accepted=error.accepted,
+                    retry_after_ms=error.retry_after_ms,
+                )
+            )
+            return
+        if sum(map(payload_bytes, response.payloads)) > _LOOP_BYTES:
+            task = asyncio.get_running_loop().create_task(self._read_large(index, response))
+            self._reads.add(task)
+            task.add_done_callback(self._reads.discard)
+            return
+        try:
+            self._finish(index, self._read(response, self._rows[index]))
+        except NereidError as problem:
+            self._fail(problem)
+
+    async def _read_large(self, index: int, response: InferResponse) -> None:
+        size = sum(map(payload_bytes, response.payloads))
+        try:
+            output = await self._pool.run(self._call, size, self._read, response, self._rows[index])
+        except NereidError as problem:
+            self._fail(problem)
+        except Exception:
+            _log.exception("a row's output could not be read")
+            self._fail(Internal(INTERNAL_MESSAGE))
+        else:
+            self._finish(index, output)
+
+    def _finish(self, index: int, output: Output) -> None:
+        self._outputs[index] = output
+        self._in_flight -= 1
+        if len(self._outputs) == len(self._rows):
+            if not self._done.done():
+                self._done.set_result(None)
+        else:
+            self._send()
+
+    def _fail(self, error: NereidError) -> None:
+        if not self._done.done():
+            self._done.set_exception(error)

@@ -1,0 +1,265 @@
+"""The mesh's text models as this gateway knows them: mapping, tokenizer, version."""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from nereid.bounded_cache import BoundedCache
+from nereid.core.errors import InvalidArgument, NotFound
+from nereid.core.files.paced_reads import PacedReads
+from nereid.core.tensors.datatypes import BYTES
+from nereid.core.tensors.tensors import NUMPY_TYPE
+from nereid.pb import nereid_pb2 as pb
+from nereid.text import read_mapping
+from nereid_gateway.core import request_head
+from nereid_gateway.core.request_head import HeadInput
+from nereid_gateway.extras.openai.errors import InvalidParameter, ModelNotFound
+from nereid_gateway.extras.openai.texts.rows import Row
+from nereid_gateway.extras.openai.texts.tokenizer import TextTokenizer, TokenLimit, Tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nereid.core.wire.messages import Payload
+    from nereid.text import TextInput, TextMapping
+    from nereid_gateway.extras.openai.work_pool import WorkPool
+    from nereid_gateway.plane.control.control import Control
+    from nereid_gateway.server.call import HttpCall
+
+# Models, and bytes of their files, that a gateway keeps.
+_MAX_MODELS: Final = 256
+_MAX_BYTES: Final = 512 << 20
+_MAX_HEADS: Final = 4096
+_MAX_READS: Final = 1024
+_VERSIONED: Final = re.compile(r"(?P<name>[^/]+)/(?P<version>[0-9]+)")
+
+
+class TextModel:
+    """A version of a text model: how its texts become rows."""
+
+    def __init__(self, name: str, response: pb.ModelTextResponse, mapping: TextMapping) -> None:
+        self.name = name
+        self.version = response.version
+        self.digest = response.digest
+        self.loaded_s = response.loaded_s
+        self.files = dict(response.files)
+        self.size_bytes = sum(map(len, self.files.values()))
+        self.config = response.config
+        self.mapping = mapping
+        self._tokenizer: TextTokenizer | None = None
+        self._heads = BoundedCache[int, bytes](_MAX_HEADS)
+        self._ones = _Filler()
+        self._zeros = _Filler()
+
+    @property
+    def takes_text(self) -> bool:
+        """True if the model has its own tokenizer, and takes texts."""
+        return self.mapping.ids is None
+
+    @property
+    def has_tokenizer(self) -> bool:
+        """True if the model's files have a tokenizer."""
+        return self.mapping.tokenizer in self.files
+
+    def tokenizer(self) -> TextTokenizer:
+        """Return the tokenizer, which is read first if need be, in a thread."""
+        if self._tokenizer is None:
+            content = self.files.get(self.mapping.tokenizer)
+            if content is None:
+                raise InvalidArgument(
+                    f"model '{self.name}' has no file '{self.mapping.tokenizer}', which this API"
+                    " needs"
+                )
+            self._tokenizer = TextTokenizer(content)
+        return self._tokenizer
+
+    def is_read(self) -> bool:
+        """Return whether the tokenizer has been read."""
+        return self._tokenizer is not None
+
+    def token_row(self, tokens: Tokens) -> Row:
+        """Return the row of a text's tokens."""
+        mapping = self.mapping
+        assert mapping.ids is not None, "the model takes texts"
+        ids = np.array(tokens.ids, NUMPY_TYPE[mapping.ids.datatype])
+        count = len(ids)
+        size = mapping.fixed_tokens or count
+        if size < count:
+            raise InvalidArgument(f"model '{self.name}' takes {size} tokens, not {count}")
+        if size > count:
+            ids = np.pad(ids, (0, size - count), constant_values=mapping.pad_id)
+        payloads: list[Payload] = [ids.tobytes()]
+        if mapping.mask is not None:
+            payloads.append(self._ones.content(mapping.mask.datatype, count, size))
+        if mapping.types is not None:
+            if tokens.types is None:
+                payloads.append(self._zeros.content(mapping.types.datatype, 0, size))
+            else:
+                types = np.zeros(size, NUMPY_TYPE[mapping.types.datatype])
+                types[:count] = tokens.types
+                payloads.append(types.tobytes())
+        return Row(self._head(size), payloads, count, count)
+
+    def text_row(self, text: str, count: int = 0) -> Row:
+        """Return the row of a text for a model that takes texts. count: its tokens, if known."""
+        content = text.encode()
+        element = len(content).to_bytes(4, "little") + content
+        return Row(self._head(1), [element], count, len(content))
+
+    def _head(self, size: int) -> bytes:
+        known = self._heads.get(size)
+        if known is not None:
+            return known
+        mapping = self.mapping
+        inputs = (
+            [mapping.text] if mapping.ids is None else [mapping.ids, mapping.mask, mapping.types]
+        )
+        tensors = [_tensor(each, size) for each in inputs if each is not None]
+        head = request_head.build(self.name, self.version, tensors, [mapping.output]).head
+        return self._heads.remember(size, head)
+
+
+class _Filler:
+    """Tensors with ones, followed by zeros, by type and size."""
+
+    def __init__(self) -> None:
+        self._known = BoundedCache[tuple[str, int, int], bytes](_MAX_HEADS)
+
+    def content(self, datatype: str, ones: int, size: int) -> bytes:
+        key = datatype, ones, size
+        known = self._known.get(key)
+        if known is not None:
+            return known
+        array = np.zeros(size, NUMPY_TYPE[datatype])
+        array[:ones] = 1
+        return self._known.remember(key, array.tobytes())
+
+
+def _tensor(tensor: TextInput, size: int) -> HeadInput:
+    last = 1 if tensor.datatype == BYTES else size
+    return HeadInput(tensor.name, tensor.datatype, [1] * (tensor.rank - 1) + [last])
+
+
+class TextModels:
+    """Text models by name. The schedulers are asked at each call whether something has changed."""
+
+    def __init__(self, control: Control, pool: WorkPool) -> None:
+        self._control = control
+        self._pool = pool
+        # The least recently used comes first.
+        self._known: OrderedDict[str, TextModel] = OrderedDict()
+        self._size_bytes = 0
+        # Callers that come while the schedulers are asked share the next question.
+        self._reads = BoundedCache[str, PacedReads[str, TextModel | None]](_MAX_READS)
+
+    async def names(self) -> list[str]:
+        """Return the names of the ready models that have files of texts."""
+        response = await self._control.call(
+            "ModelText", pb.ModelTextRequest(), pb.ModelTextResponse
+        )
+        return sorted(response.names)
+
+    async def find(self, name: str) -> TextModel | None:
+        """Return a model as it is served now, or None if it has no mapping of texts.
+
+        name: may end in a slash and a version. Raises ModelNotFound.
+        """
+        reads = self._reads.get(name)
+        if reads is None:
+            reads = self._reads.remember(name, PacedReads(self._read, share=1.0))
+        return await reads.get(name)
+
+    async def get(self, name: str) -> TextModel:
+        """Return a text model as it is served now. Raises ModelNotFound."""
+        model = await self.find(name)
+        if model is None:
+            raise InvalidParameter(
+                "model",
+                f"The model '{name[:200]}' has no tokenizer.json or text.json that would say how it"
+                " takes texts.",
+                "model_not_supported",
+            )
+        return model
+
+    async def load_tokenizer(self, call: HttpCall, model: TextModel) -> TextTokenizer:
+        """Return a model's tokenizer. A thread reads it when it is needed for the first time."""
+        if model.is_read():
+            return model.tokenizer()
+        return await self._pool.run(call, model.size_bytes, model.tokenizer)
+
+    async def _read(self, name: str) -> TextModel | None:
+        versioned = _VERSIONED.fullmatch(name)
+        known = self._known.get(name)
+        request = pb.ModelTextRequest(
+            name=versioned["name"] if versioned else name,
+            version=versioned["version"] if versioned else "",
+            known_digest=b"" if known is None else known.digest,
+        )
+        try:
+            response = await self._control.call("ModelText", request, pb.ModelTextResponse)
+        except NotFound as error:
+            self._forget(name)
+            raise ModelNotFound(name) from error
+        if known is not None and response.digest == known.digest:
+            if name in self._known:
+                self._known.move_to_end(name)
+            if known.version == response.version:
+                return known
+        self._forget(name)
+        mapping = read_mapping(response.config, response.files)
+        if mapping is None:
+            return None
+        model = TextModel(request.name, response, mapping)
+        self._remember(name, model)
+        return model
+
+    def _remember(self, name: str, model: TextModel) -> None:
+        self._known[name] = model
+        self._size_bytes += model.size_bytes
+        while len(self._known) > 1 and (
+            len(self._known) > _MAX_MODELS or self._size_bytes > _MAX_BYTES
+        ):
+            _, forgotten = self._known.popitem(last=False)
+            self._size_bytes -= forgotten.size_bytes
+
+    def _forget(self, name: str) -> None:
+        forgotten = self._known.pop(name, None)
+        if forgotten is not None:
+            self._size_bytes -= forgotten.size_bytes
+
+
+def rows_of(
+    model: TextModel,
+    texts: Sequence[Any],
+    limit: TokenLimit,
+    *,
+    special: bool = True,
+    first: int = 0,
+) -> list[Row]:
+    """Return the rows of texts, pairs of texts, or lists of token ids. This blocks.
+
+    first: the number of the first text in its call, for errors.
+    """
+    if model.takes_text:
+        return [_text_row(model, text, first + index) for index, text in enumerate(texts)]
+    tokenizer = model.tokenizer()
+    if texts and isinstance(texts[0], list):
+        tokens = [tokenizer.check_ids(ids, limit, first + index) for index, ids in enumerate(texts)]
+    else:
+        tokens = tokenizer.tokenize(texts, limit, special=special, first=first)
+    return [model.token_row(each) for each in tokens]
+
+
+def _text_row(model: TextModel, text: Any, number: int) -> Row:
+    if not isinstance(text, str):
+        raise InvalidParameter(
+            "input", f"item {number} has token ids or a pair, but model '{model.name}' takes texts."
+        )
+    count = 0
+    if model.has_tokenizer:
+        count = len(model.tokenizer().tokenize([text], TokenLimit(0))[0].ids)
+    return model.text_row(text, count)

@@ -1,0 +1,166 @@
+"""Tokens of texts: counted, checked against the model's limit, truncated where this is asked for.
+
+All functions block; work_pool.py runs them in threads. The library releases the interpreter's lock.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tokenizers import Tokenizer
+
+from nereid.core.errors import InvalidArgument
+from nereid_gateway.extras.openai.errors import InvalidParameter
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tokenizers import Encoding
+
+    # A text, or a pair of texts for a ranker.
+    Text = str | tuple[str, str]
+
+# Bytes. Tokenizing takes about a microsecond per byte, and a text cannot be interrupted.
+MAX_TEXT_BYTES: Final = 4 << 20
+
+
+class TokenLimit(NamedTuple):
+    """Limit of the tokens of a text, special tokens included, and what happens beyond it."""
+
+    # 0: there is none.
+    max_tokens: int
+    truncates: bool = False
+    # "right" keeps the beginning of a text, "left" its end.
+    side: str = "right"
+    # The parameter that errors name.
+    parameter: str = "input"
+
+
+class Tokens(NamedTuple):
+    """Tokens of a row. types: 1 for the tokens of the second text of a pair, or None if all are 0.
+
+    count: tokens of the text before truncation is not more than this.
+    """
+
+    ids: Sequence[int]
+    types: Sequence[int] | None = None
+
+
+class TextTokenizer:
+    """A model's tokenizer. It may be used in several threads."""
+
+    def __init__(self, content: bytes) -> None:
+        """Read a tokenizer.json. Raises InvalidArgument."""
+        try:
+            self._tokenizer = Tokenizer.from_buffer(content)
+        except Exception as error:  # The library raises Exception itself.
+            raise InvalidArgument(f"the tokenizer cannot be read: {error}") from error
+        # Both may be set in the file. Limits are the caller's, and padding is the scheduler's.
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self.vocabulary_size = self._tokenizer.get_vocab_size(with_added_tokens=True)
+
+    def tokenize(
+        self, texts: Sequence[Text], limit: TokenLimit, *, special: bool = True, first: int = 0
+    ) -> list[Tokens]:
+        """Return the tokens of texts. first: the number of the first text, for errors.
+
+        Raises InvalidParameter for a text beyond the limit, unless it is to be truncated.
+        """
+        encodings = self._encode(texts, special=special)
+        tokens = []
+        for number, (text, encoding) in enumerate(zip(texts, encodings, strict=True), first):
+            if limit.max_tokens and len(encoding) > limit.max_tokens:
+                if not limit.truncates:
+                    raise too_long(len(encoding), limit, number)
+                encoding = self._truncated(text, limit, special=special)  # noqa: PLW2901
+            types = encoding.type_ids if isinstance(text, tuple) else None
+            tokens.append(Tokens(encoding.ids, types))
+        return tokens
+
+    def check_ids(self, ids: Sequence[int], limit: TokenLimit, number: int) -> Tokens:
+        """Return token ids that a client sent, truncated if that is asked for."""
+        largest = max(ids)
+        if min(ids) < 0 or largest >= self.vocabulary_size:
+            wrong = min(ids) if min(ids) < 0 else largest
+            raise InvalidParameter(
+                limit.parameter,
+                f"token id {wrong} in item {number} is not in the model's vocabulary of"
+                f" {self.vocabulary_size} tokens; they must come from the model's own tokenizer.",
+            )
+        if limit.max_tokens and len(ids) > limit.max_tokens:
+            if not limit.truncates:
+                raise too_long(len(ids), limit, number)
+            end = limit.max_tokens
+            ids = ids[:end] if limit.side == "right" else ids[len(ids) - end :]
+        return Tokens(ids)
+
+    def encode_with_offsets(self, text: str, *, special: bool) -> Encoding:
+        """Return the tokens of one text, with their texts and places."""
+        return self._checked([text]).encode_batch([text], add_special_tokens=special)[0]
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool) -> str:
+        """Return the text of tokens; raise InvalidParameter for an unknown one."""
+        self.check_ids(ids or [0], TokenLimit(0, parameter="tokens"), 0)
+        return self._tokenizer.decode(ids, skip_special_tokens=skip_special)
+
+    def special_ids(self) -> frozenset[int]:
+        """Return the ids of special tokens."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        return frozenset(number for number, token in added.items() if token.special)
+
+    def _encode(self, texts: Sequence[Text], *, special: bool) -> list[Encoding]:
+        tokenizer = self._checked(texts)
+        try:
+            # The fast form keeps no offsets.
+            return tokenizer.encode_batch_fast(list(texts), add_special_tokens=special)
+        except Exception as error:  # As above.
+            raise InvalidArgument(f"the texts cannot be tokenized: {error}") from error
+
+    def _checked(self, texts: Sequence[Text]) -> Tokenizer:
+        for text in texts:
+            for part in (text,) if isinstance(text, str) else text:
+                if len(part) > MAX_TEXT_BYTES:
+                    raise InvalidArgument(
+                        f"a text of {len(part)} characters is longer than {MAX_TEXT_BYTES}"
+                    )
+        return self._tokenizer
+
+    def _truncated(self, text: Text, limit: TokenLimit, *, special: bool) -> Encoding:
+        is_pair = isinstance(text, tuple)
+        tokenizer = self._tokenizer
+        added = tokenizer.num_special_tokens_to_add(is_pair) if special else 0
+        space = max(limit.max_tokens - added, 0)
+        if not isinstance(text, tuple):
+            encoding = tokenizer.encode(text, add_special_tokens=False)
+            encoding.truncate(space, direction=limit.side)
+            return tokenizer.post_process(encoding, None, special)
+        first, second = (tokenizer.encode(part, add_special_tokens=False) for part in text)
+        sizes = _longest_first(len(first), len(second), space)
+        first.truncate(sizes[0], direction=limit.side)
+        second.truncate(sizes[1], direction=limit.side)
+        return tokenizer.post_process(first, second, special)
+
+
+def too_long(count: int, limit: TokenLimit, number: int) -> InvalidParameter:
+    """Return the error for a text with too many tokens. number: its place in the call."""
+    excess = count - limit.max_tokens
+    return InvalidParameter(
+        limit.parameter,
+        f"This model's maximum context length is {limit.max_tokens} tokens, but item {number} of"
+        f" '{limit.parameter}' has {count} tokens, {excess} too many. Shorten it, or ask for"
+        " truncation.",
+        "context_length_exceeded",
+    )
+
+
+def _longest_first(first: int, second: int, space: int) -> tuple[int, int]:
+    """Return the lengths to which Hugging Face's tokenizers truncate a pair."""
+    if first + second <= space:
+        return first, second
+    shorter, longer = sorted((first, second))
+    longer = max(shorter, space - shorter)
+    if shorter + longer > space:
+        shorter = space // 2
+        longer = shorter + space % 2
+    return (shorter, longer) if first <= second else (longer, shorter)

@@ -1,0 +1,137 @@
+"""Small text models as exports of Hugging Face's libraries lie in a folder, with their tokenizers."""
+
+from __future__ import annotations
+
+import json
+import string
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+SIZE = 16
+MAX_TOKENS = 64
+WORDS = ("the", "cat", "sat", "on", "mat", "dog", "rain", "rates", "rose", "query", "passage", ":")
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+_FLOAT = {"FP16": TensorProto.FLOAT16, "FP32": TensorProto.FLOAT, "FP64": TensorProto.DOUBLE}
+_INT = {"INT32": TensorProto.INT32, "INT64": TensorProto.INT64}
+
+
+def tokenizer() -> Tokenizer:
+    """WordPiece over letters and a few words, with BERT's special tokens."""
+    letters = string.ascii_lowercase + string.digits
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *letters, *(f"##{each}" for each in letters)]
+    vocabulary = {piece: number for number, piece in enumerate((*pieces, *WORDS))}
+    made = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=512))
+    made.add_special_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]"])
+    made.normalizer = normalizers.BertNormalizer()
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    return made
+
+
+def _graph(
+    *, labels: int, floats: str, ints: str, with_types: bool, batch: bool, seed: int
+) -> onnx.ModelProto:
+    random = np.random.default_rng(seed)
+    count = tokenizer().get_vocab_size()
+
+    def weight(name: str, *shape: int) -> onnx.TensorProto:
+        return numpy_helper.from_array(random.normal(size=shape).astype(np.float32), name)
+
+    weights = [weight("words", count, SIZE), weight("kinds", 2, SIZE), weight("mixing", SIZE, SIZE)]
+    weights.append(numpy_helper.from_array(np.array([-1], np.int64), "last"))
+    axis = 1 if batch else 0
+    weights.append(numpy_helper.from_array(np.array([axis], np.int64), "tokens"))
+    nodes = [
+        helper.make_node("Gather", ["words", "input_ids"], ["embedded"]),
+        helper.make_node("Cast", ["attention_mask"], ["flat_mask"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["flat_mask", "last"], ["mask"]),
+    ]
+    hidden = "embedded"
+    if with_types:
+        nodes.append(helper.make_node("Gather", ["kinds", "token_type_ids"], ["kind"]))
+        nodes.append(helper.make_node("Add", [hidden, "kind"], ["typed"]))
+        hidden = "typed"
+    # Each token sees the mean of all, so that a wrong mask changes every vector.
+    nodes += [
+        helper.make_node("Mul", [hidden, "mask"], ["masked"]),
+        helper.make_node("ReduceSum", ["masked", "tokens"], ["sums"], keepdims=1),
+        helper.make_node("ReduceSum", ["mask", "tokens"], ["counts"], keepdims=1),
+        helper.make_node("Div", ["sums", "counts"], ["means"]),
+        helper.make_node("MatMul", ["means", "mixing"], ["mixed"]),
+        helper.make_node("Add", [hidden, "mixed"], ["sum"]),
+        helper.make_node("Tanh", ["sum"], ["hidden"]),
+    ]
+    lead: list[Any] = ["batch"] if batch else []
+    dims: list[Any] = [*lead, "tokens", SIZE]
+    name, source = "last_hidden_state", "hidden"
+    if labels:
+        weights.append(weight("head", SIZE, labels))
+        nodes += [
+            helper.make_node("Mul", ["hidden", "mask"], ["kept"]),
+            helper.make_node("ReduceSum", ["kept", "tokens"], ["kept_sums"], keepdims=0),
+            helper.make_node("MatMul", ["kept_sums", "head"], ["scores"]),
+        ]
+        name, source, dims = "logits", "scores", [*lead, labels]
+    nodes.append(helper.make_node("Cast", [source], [name], to=_FLOAT[floats]))
+    inputs = INPUTS if with_types else INPUTS[:2]
+    graph = helper.make_graph(
+        nodes,
+        "text",
+        [helper.make_tensor_value_info(each, _INT[ints], [*lead, "tokens"]) for each in inputs],
+        [helper.make_tensor_value_info(name, _FLOAT[floats], dims)],
+        weights,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+def export(  # noqa: PLR0913
+    folder: Path,
+    *,
+    labels: tuple[str, ...] = (),
+    floats: str = "FP32",
+    ints: str = "INT64",
+    with_types: bool = True,
+    batch: bool = True,
+    seed: int = 1,
+    config: str = "",
+    **text: Any,
+) -> Path:
+    """Write a model's folder: an encoder, or a classifier with these labels.
+
+    batch: whether its tensors have a dimension for batches. config: config.pbtxt, if there is to be
+    one. text: text.json, likewise.
+    """
+    version = folder / "1"
+    version.mkdir(parents=True, exist_ok=True)
+    graph = _graph(
+        labels=len(labels),
+        floats=floats,
+        ints=ints,
+        with_types=with_types,
+        batch=batch,
+        seed=seed,
+    )
+    (version / "model.onnx").write_bytes(graph.SerializeToString())
+    tokenizer().save(str(folder / "tokenizer.json"))
+    described: dict[str, Any] = {
+        "architectures": ["BertForSequenceClassification" if labels else "BertModel"],
+        "max_position_embeddings": MAX_TOKENS,
+        "pad_token_id": 0,
+    }
+    if labels:
+        described["id2label"] = {str(index): label for index, label in enumerate(labels)}
+    (folder / "config.json").write_text(json.dumps(described))
+    if config:
+        (folder / "config.pbtxt").write_text(config)
+    if text:
+        (folder / "text.json").write_text(json.dumps(text))
+    return folder
