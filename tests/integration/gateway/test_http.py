@@ -17,7 +17,7 @@ from tests.support.gateway.gateway_site import GatewaySite, gateway_site
 
 
 async def test_every_route_has_an_endpoint() -> None:
-    async with gateway_site(console=True) as site:
+    async with gateway_site(console=True, openai_api=True) as site:
         assert set(site.service._http_front._handlers) == set(ENDPOINTS)
 
 

@@ -106,7 +106,7 @@ async def walk(
     count = 0
     managed: dict[str, Any] = {"allow_sagemaker": True, "sagemaker_port": 0}
     managed |= {"allow_vertex_ai": True, "vertex_ai_port": 0, "metrics_address": "127.0.0.1"}
-    async with gateway_site(console=console, **managed, **settings) as site:
+    async with gateway_site(console=console, openai_api=True, **managed, **settings) as site:
         for port, at in ports_of(site).items():
             for (rule, method, target), (origin, headers) in product(calls(port), ORIGINS.items()):
                 if target.startswith("/console") and not console:

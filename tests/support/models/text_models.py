@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
@@ -93,7 +94,7 @@ def _graph(
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 
 
-def export(  # noqa: PLR0913
+def export(
     folder: Path,
     *,
     labels: tuple[str, ...] = (),
@@ -135,3 +136,43 @@ def export(  # noqa: PLR0913
     if text:
         (folder / "text.json").write_text(json.dumps(text))
     return folder
+
+
+class BareModel:
+    """A model's folder run by onnxruntime alone, one text at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        path = folder / "1" / "model.onnx"
+        self._session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+    def output(self, text: str, pair: str | None = None) -> np.ndarray[Any, Any]:
+        """The model's output for a text, without the dimension of the batch if there is one."""
+        encoding = self._tokenizer.encode(text, pair)
+        tensors = dict(
+            zip(INPUTS, (encoding.ids, encoding.attention_mask, encoding.type_ids), strict=True)
+        )
+        feeds = {}
+        for tensor in self._session.get_inputs():
+            dtype = np.int32 if tensor.type == "tensor(int32)" else np.int64
+            array = np.array(tensors[tensor.name], dtype)
+            feeds[tensor.name] = array[None] if len(tensor.shape) == 2 else array
+        is_batch = len(self._session.get_inputs()[0].shape) == 2
+        (output,) = self._session.run(None, feeds)
+        found: np.ndarray[Any, Any] = output[0] if is_batch else output
+        return found.astype(np.float64)
+
+    def vector(self, text: str) -> np.ndarray[Any, Any]:
+        """The normalized mean of the vectors of a text's tokens."""
+        mean = self.output(text).mean(axis=0)
+        vector: np.ndarray[Any, Any] = mean / np.linalg.norm(mean)
+        return vector
+
+
+def texts(count: int, seed: int = 7) -> list[str]:
+    """Texts of 1 to 40 words, all different."""
+    random = np.random.default_rng(seed)
+    return [
+        " ".join([f"{number}", *random.choice(WORDS, size=random.integers(1, 40))])
+        for number in range(count)
+    ]
