@@ -30,5 +30,7 @@ DECISIONS: Final = (
     "tokenizer/tokenizer.json",
 )
 ALL: Final = (MAPPING, *HUGGING_FACE, *SENTENCE_TRANSFORMERS, *DECISIONS)
+# Large files, whose presence is all that a mapping depends on.
+TOKENIZERS: Final = (TOKENIZER, "tokenizer/tokenizer.json")
 # Sum of a model's files that are sent to gateways.
 MAX_BYTES: Final = 64 << 20

@@ -93,6 +93,23 @@ def padded(directory: Path) -> Path:
     return write(directory, nodes, [value("X", "FP32", ["n", "m"])], outputs, [axis])
 
 
+def exported(folder: Path) -> None:
+    """An encoder as Hugging Face's tools export it; the vector of each token is its id, masked."""
+    nodes = [
+        helper.make_node("Mul", ["input_ids", "attention_mask"], ["known"]),
+        helper.make_node("Unsqueeze", ["known", "AXIS"], ["vectors"]),
+        helper.make_node("Cast", ["vectors"], ["last_hidden_state"], to=1),
+    ]
+    axis = numpy_helper.from_array(np.array([2], np.int64), "AXIS")
+    inputs = [value(name, "INT64", ["n", "m"]) for name in ("input_ids", "attention_mask")]
+    outputs = [value("last_hidden_state", "FP32", ["n", "m", 1])]
+    path = write(folder / "onnx", nodes, inputs, outputs, [axis])
+    assert path.is_dir() or path.is_file()
+    facts = {"max_position_embeddings": 40, "pad_token_id": 3}
+    (folder / "config.json").write_text(json.dumps(facts))
+    (folder / "tokenizer.json").write_text("{}")
+
+
 @pytest.fixture(scope="module")
 def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     root = tmp_path_factory.mktemp("models")
@@ -110,6 +127,7 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     (root / "python" / "config.pbtxt").write_text(PYTHON_CONFIG)
     (root / "identity" / "1").mkdir(parents=True)
     (root / "identity" / "config.pbtxt").write_text(IDENTITY)
+    exported(root / "exported")
     with running(root, tmp_path_factory.mktemp("mesh") / "log") as mesh:
         yield mesh
 
@@ -209,3 +227,21 @@ def test_ragged_identity_batches_are_counted(mesh: Mesh) -> None:
     assert statistics["execution_count"] == 1
     assert [each["batch_size"] for each in statistics["batch_stats"]] == [3]
     assert statistics["inference_stats"]["success"]["count"] == 2
+
+
+def test_an_exported_encoder_is_padded_without_configuration(mesh: Mesh) -> None:
+    with tritonclient.grpc.InferenceServerClient(mesh.grpc) as client:
+        config = client.get_model_config("exported").config
+        assert config.max_batch_size == 32
+        assert config.HasField("dynamic_batching")
+        assert config.parameters["padding"].string_value == (
+            "input_ids[0]=3 attention_mask[0] -> last_hidden_state[0]: 16 24 32 40"
+        )
+        for length in (1, 16, 17, 50):
+            ids = np.arange(length, dtype=np.int64)[None] + 5
+            inputs = []
+            for name, array in (("input_ids", ids), ("attention_mask", np.ones_like(ids))):
+                inputs.append(tritonclient.grpc.InferInput(name, [1, length], "INT64"))
+                inputs[-1].set_data_from_numpy(array)
+            vectors = client.infer("exported", inputs).as_numpy("last_hidden_state")
+            np.testing.assert_array_equal(vectors, ids[:, :, None])

@@ -32,6 +32,7 @@ from nereid_mesh.check.directories import (
 from nereid_mesh.check.model_reader import NOT_RUN, ModelReader
 from nereid_mesh.check.rehearsal import RehearsalRules, rehearse
 from nereid_mesh.check.report import json_report, text_report
+from nereid_mesh.check.texts import text_findings
 from nereid_scheduler.control.repository.model_folder import LocalFolder, find_export
 from nereid_scheduler.control.repository.repositories import Repositories
 from nereid_scheduler.core.models.dependencies import plain_name
@@ -152,6 +153,8 @@ def _add_findings(model: CheckedModel, repositories: Repositories, reader: Model
             findings.update(dict.fromkeys(_unread(reader, version_path)))
         if version.config is not None and version.state == "READY":
             findings.update(dict.fromkeys(advise(version.config, reader.description(version_path))))
+            place = export or str(version.number)
+            findings.update(dict.fromkeys(text_findings(path, place, version.config)))
     model.findings += findings
 
 

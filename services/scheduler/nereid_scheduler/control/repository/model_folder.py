@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from nereid.core.files.regular_files import read_regular_file
@@ -18,7 +19,6 @@ from nereid_scheduler.core.models.text_files import TextFiles, find_text_files
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
-    from pathlib import Path
 
     from nereid_scheduler.core.models.revision import FileState
 
@@ -99,12 +99,12 @@ class LocalFolder:
 
     def text_files(self, place: str) -> TextFiles:
         """Return the files of text models in a folder that was digested, and beside it."""
-        digested, top = dict(self.files), self.path.absolute()
-        paths = find_text_files(place, lambda path: str(top / path) in digested)
-        states = {name: digested[str(top / path)] for name, path in paths.items()}
+        digested, top = dict(self.files), str(self.path.absolute())
+        paths = find_text_files(place, lambda path: f"{top}/{path}" in digested)
+        states = {name: digested[f"{top}/{path}"] for name, path in paths.items()}
 
         def read(name: str, limit: int) -> bytes:
-            path = top / paths[name]
+            path = Path(top, paths[name])
             content = read_regular_file(path, limit)
             if file_state(path) != (str(path), states[name]):
                 raise OSError(errno.ESTALE, _CHANGED, str(path))

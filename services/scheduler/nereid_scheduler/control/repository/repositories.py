@@ -29,6 +29,7 @@ from nereid.model_config import (
 )
 from nereid.object_store.errors import StoreError
 from nereid.pb import model_config_pb2 as config_pb
+from nereid.text.files import MAX_BYTES, TOKENIZERS
 from nereid_scheduler.control.repository.model_folder import (
     LocalFolder,
     find_export,
@@ -243,6 +244,14 @@ def _is_model(path: Path) -> bool:
     return True
 
 
+def _small_files(texts: TextFiles) -> dict[str, bytes]:
+    """Return the contents of files of text models, without those of tokenizers."""
+    return {
+        name: b"" if name in TOKENIZERS else texts.read_file(name, MAX_BYTES)
+        for name in texts.states
+    }
+
+
 class _ModelReader:
     def __init__(
         self, name: str, folder: ModelFolder, config_name: str, override: Override | None
@@ -301,13 +310,12 @@ class _ModelReader:
             self._name, folder.path, draft, versions, digests, digest, error, directory
         )
         files = frozenset(folder.files)
-        text_files = {} if error is not None else self._text_files(versions)
-        return replace(
-            found, url=folder.url, export=self._export, files=files, text_files=text_files
-        )
-
-    def _text_files(self, versions: tuple[int, ...]) -> dict[int, TextFiles]:
-        return {number: self._folder.text_files(self._export or str(number)) for number in versions}
+        found = replace(found, url=folder.url, export=self._export, files=files)
+        if error is not None:
+            return found
+        texts = {number: folder.text_files(self._export or str(number)) for number in versions}
+        export_files = _small_files(texts[_EXPORTED_VERSION]) if self._export else {}
+        return replace(found, text_files=texts, export_files=export_files)
 
     def _digest(self) -> bytes:
         digest = hashlib.blake2b(self._config_text, digest_size=16)

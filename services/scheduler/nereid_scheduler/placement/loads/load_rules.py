@@ -156,7 +156,7 @@ class LoadRules:
         self, served: ServedVersion, described: pb.Described | None
     ) -> ModelConfig:
         try:
-            config = complete(served.draft, described, self.completion)
+            config = complete(served.draft, described, self.completion, served.export_files)
             check_samples(config)
         except NereidError:
             raise

@@ -54,6 +54,8 @@ class ServedVersion:
     runtime: ModelVersion | None = None
     shown: config_pb.ModelConfig | None = None
     text_files: TextFiles = NO_TEXT_FILES
+    # Files with which an export's configuration is completed.
+    export_files: Mapping[str, bytes] = field(default_factory=dict)
     # `None` means all executors.
     hosts: frozenset[str] | None = None
     # Monotonic time.

@@ -12,11 +12,13 @@ from nereid.model_config import (
     freeze_config,
     is_incomplete,
     read_description,
+    validate_config,
 )
+from nereid.text.export_batching import complete_export
 from nereid_scheduler.core.models.dependencies import is_ensemble
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from nereid.model_config import ModelConfig
     from nereid.pb import model_config_pb2 as config_pb
@@ -51,9 +53,15 @@ def needs_description(draft: config_pb.ModelConfig, rules: CompletionRules) -> b
 
 
 def complete(
-    draft: config_pb.ModelConfig, described: pb.Described | None, rules: CompletionRules
+    draft: config_pb.ModelConfig,
+    described: pb.Described | None,
+    rules: CompletionRules,
+    export_files: Mapping[str, bytes] | None = None,
 ) -> ModelConfig:
-    """Return the configuration to serve with, or raise NereidError if it cannot be served."""
+    """Return the configuration to serve with, or raise NereidError if it cannot be served.
+
+    export_files: see FoundModel.
+    """
     description = None
     if described is not None and described.HasField("config"):
         # The model's own code has completed the configuration.
@@ -66,6 +74,9 @@ def complete(
         description=description,
         settings=rules.of(draft.backend),
     )
+    if description is not None and export_files and not rules.disabled:
+        complete_export(completed, export_files)
+        validate_config(completed)
     return freeze_config(completed)
 
 

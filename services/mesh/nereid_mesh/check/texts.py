@@ -1,0 +1,97 @@
+"""Findings about text models: their mapping, and what keeps texts from being served well."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from nereid.core.errors import InvalidArgument
+from nereid.core.tensors.datatypes import NAME_OF_CONFIG_NUMBER
+from nereid.facts.findings import Finding, Severity
+from nereid.text import read_mapping
+from nereid.text.export_batching import padding_of
+from nereid.text.files import TOKENIZER, TOKENIZERS
+from nereid.text.tensors import IDS, USUAL_INPUTS
+from nereid_scheduler.control.repository.model_folder import LocalFolder
+from nereid_scheduler.core.models.text_files import find_text_files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from nereid.pb.model_config_pb2 import ModelConfig
+    from nereid.text import TextMapping
+
+_SAVE_TOKENIZER: Final = (
+    "write it: transformers.AutoTokenizer.from_pretrained(NAME, use_fast=True)"
+    ".save_pretrained(FOLDER)"
+)
+_CONFIG: Final = "config.json"
+
+
+def text_findings(path: Path, place: str, config: ModelConfig) -> Iterator[Finding]:
+    """Yield findings about a version's texts.
+
+    config: completed. place: folder of the version, below the model's folder at `path`.
+    """
+    folder = LocalFolder(path)
+    try:
+        files = {
+            name: b"" if name in TOKENIZERS else folder.read(file)
+            for name, file in find_text_files(place, folder.has_file).items()
+        }
+        mapping = read_mapping(config, files)
+    except OSError as error:
+        message = f"it takes no texts: {error.filename}: {error.strerror}"
+        yield Finding(Severity.WARNING, "text-mapping", message)
+        return
+    except InvalidArgument as error:
+        hint = _SAVE_TOKENIZER if "tokenizer: the model's directory" in error.message else ""
+        message = f"it takes no texts: {error.message}"
+        yield Finding(Severity.WARNING, "text-mapping", message, hint)
+        return
+    if mapping is not None:
+        yield Finding(Severity.NOTE, "text-model", _summary(mapping))
+        yield from _lengths(config, mapping)
+    elif _lacks_tokenizer(config, files):
+        message = f"it takes no texts: there is no {TOKENIZER} beside {_CONFIG}"
+        yield Finding(Severity.NOTE, "no-tokenizer", message, _SAVE_TOKENIZER)
+
+
+def _lacks_tokenizer(config: ModelConfig, files: Mapping[str, bytes]) -> bool:
+    if _CONFIG not in files or TOKENIZER in files:
+        return False
+    return any(
+        tensor.name == USUAL_INPUTS["ids"] and NAME_OF_CONFIG_NUMBER.get(tensor.data_type) in IDS
+        for tensor in config.input
+    )
+
+
+def _summary(mapping: TextMapping) -> str:
+    tensors = (mapping.ids, mapping.mask, mapping.types, mapping.text)
+    inputs = ", ".join(tensor.name for tensor in tensors if tensor is not None)
+    parts = [f"{inputs} -> {mapping.output}"]
+    if mapping.pooling:
+        parts.append(f"pooling {mapping.pooling}")
+    if mapping.normalizes:
+        parts.append("normalized")
+    if mapping.labels:
+        names = ", ".join(mapping.labels[:4]) + (", ..." if len(mapping.labels) > 4 else "")
+        parts.append(f"{len(mapping.labels)} labels by {mapping.activation} ({names})")
+    if mapping.max_tokens:
+        parts.append(f"up to {mapping.max_tokens} tokens")
+    return f"it takes texts ({', '.join(sorted(mapping.tasks))}): {'; '.join(parts)}"
+
+
+def _lengths(config: ModelConfig, mapping: TextMapping) -> Iterator[Finding]:
+    """Yield a finding if texts of different lengths do not share batches."""
+    if mapping.ids is None or mapping.batches_lengths or mapping.fixed_tokens:
+        return
+    if config.max_batch_size > 1 and mapping.mask is not None:
+        value = padding_of(config, mapping)
+        yield Finding(
+            Severity.WARNING,
+            "text-lengths",
+            "texts share a batch only if they have equal numbers of tokens",
+            f'write in config.pbtxt: parameters {{ key: "padding" value {{ string_value: "{value}"'
+            " } }",
+        )

@@ -1,0 +1,77 @@
+"""Batches of exported encoders: padding, and the models that stay as they are."""
+
+from __future__ import annotations
+
+import pytest
+
+from nereid.model_config.padding import PADDING, read_padding
+from nereid.pb import model_config_pb2
+from nereid.text import read_mapping
+from nereid.text.export_batching import bucket_sizes, complete_export
+from tests.support.models.onnx_models import config
+
+INPUTS = """
+input { name: "input_ids" data_type: TYPE_INT64 dims: [ -1 ] }
+input { name: "attention_mask" data_type: TYPE_INT64 dims: [ -1 ] }
+"""
+TYPES = 'input { name: "token_type_ids" data_type: TYPE_INT64 dims: [ -1 ] }\n'
+HIDDEN = 'output { name: "last_hidden_state" data_type: TYPE_FP32 dims: [ -1, 8 ] }\n'
+LOGITS = 'output { name: "logits" data_type: TYPE_FP32 dims: [ 2 ] }\n'
+FACTS = b'{"max_position_embeddings": 40, "pad_token_id": 1}'
+PADDED = "input_ids[0]=1 attention_mask[0]"
+FILES = {"tokenizer.json": b"", "config.json": FACTS}
+
+
+def configured(tensors: str, max_batch_size: int = 4) -> model_config_pb2.ModelConfig:
+    message = config(tensors)
+    message.max_batch_size = max_batch_size
+    return message
+
+
+@pytest.mark.parametrize(
+    ("tensors", "padding"),
+    [
+        (
+            INPUTS + TYPES + HIDDEN,
+            f"{PADDED} token_type_ids[0] -> last_hidden_state[0]: 16 24 32 40",
+        ),
+        (INPUTS + LOGITS, f"{PADDED}: 16 24 32 40"),
+    ],
+)
+def test_an_encoder_is_padded(tensors: str, padding: str) -> None:
+    message = configured(tensors)
+    complete_export(message, FILES)
+    assert message.parameters[PADDING].string_value == padding
+    assert message.max_batch_size == 32
+    assert message.HasField("dynamic_batching")
+    assert read_padding(message) is not None
+    mapping = read_mapping(message, FILES)
+    assert mapping is not None
+    assert mapping.batches_lengths
+
+
+@pytest.mark.parametrize(
+    ("tensors", "max_batch_size", "files"),
+    [
+        (INPUTS + HIDDEN, 0, FILES),
+        (INPUTS + HIDDEN, 4, {"config.json": FACTS}),
+        (INPUTS + HIDDEN, 4, {**FILES, "config.json": b"{"}),
+        ((INPUTS + HIDDEN).replace("[ -1", "[ 8"), 4, FILES),
+        ((INPUTS + HIDDEN).replace("attention_mask", "other"), 4, FILES),
+        (INPUTS.split("\n")[1] + HIDDEN, 4, FILES),
+    ],
+    ids=["no batches", "no text", "damaged", "fixed", "other inputs", "no mask"],
+)
+def test_other_models_do_not_change(
+    tensors: str, max_batch_size: int, files: dict[str, bytes]
+) -> None:
+    message = configured(tensors, max_batch_size)
+    before = configured(tensors, max_batch_size)
+    complete_export(message, files)
+    assert message == before
+
+
+def test_buckets_end_at_the_limit() -> None:
+    assert bucket_sizes(8) == [8]
+    assert bucket_sizes(64) == [16, 24, 32, 48, 64]
+    assert bucket_sizes(100) == [16, 24, 32, 48, 64, 96, 100]
