@@ -45,6 +45,9 @@ class EchoScheduler:
     def __init__(self) -> None:
         self.ready = True
         self.models: tuple[str, ...] = ("echo", "hold", "fail")
+        # Responses to ModelText by model, which have files.
+        self.texts: dict[str, pb.ModelTextResponse] = {}
+        self.text_requests: list[pb.ModelTextRequest] = []
         self.received: list[InferRequest] = []
         self.held: asyncio.Queue[InferRequest] = asyncio.Queue()
         self.cancelled: asyncio.Queue[int] = asyncio.Queue()
@@ -114,6 +117,7 @@ class EchoScheduler:
             "ModelStatistics": self._statistics,
             "RepositoryIndex": self._index,
             "DrainExecutor": self._drain,
+            "ModelText": self._text,
         }
         return Handlers(
             async_unary={
@@ -158,6 +162,18 @@ class EchoScheduler:
         config.input.add(name="INPUT0", data_type=FP32_TYPE, dims=[-1])
         config.output.add(name="OUTPUT0", data_type=FP32_TYPE, dims=[-1])
         return config
+
+    def _text(self, asked: pb.ModelTextRequest) -> pb.ModelTextResponse:
+        self.text_requests.append(asked)
+        if not asked.name:
+            return pb.ModelTextResponse(names=self.texts)
+        if asked.name not in self.texts:
+            raise _unknown(asked.name)
+        response = pb.ModelTextResponse()
+        response.CopyFrom(self.texts[asked.name])
+        if response.digest == asked.known_digest:
+            response.files.clear()
+        return response
 
     def _statistics(self, asked: Any) -> kserve_pb2.ModelStatisticsResponse:
         if asked.name and asked.name not in self.models:

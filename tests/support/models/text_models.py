@@ -1,4 +1,4 @@
-"""Small text models as exports of Hugging Face's libraries lie in a folder, with their tokenizers."""
+"""Small text models, as exports of Hugging Face's lie in a folder, with their tokenizers."""
 
 from __future__ import annotations
 

@@ -80,7 +80,8 @@ class _ErrorForms:
 
     def __call__(self, call: HttpCall) -> None:
         """Dispatch a call."""
-        set_error_form(call)
+        if call.encode_error is None:
+            set_error_form(call)
         self._dispatch(call)
 
     def allocate_body(self, call: HttpCall, size_bytes: int) -> BodyBuffer | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import sqrt
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -87,10 +88,9 @@ def pooled_vector(array: NDArray[Any], mapping: TextMapping, row: Row) -> Vector
     return pooled
 
 
-def normalized(vectors: Vector) -> Vector:
-    """Return vectors with the norm 1, along the last dimension."""
-    norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    unit: Vector = (vectors / np.maximum(norms, _MIN_NORM)).astype(np.float32)
+def normalized(vector: Vector) -> Vector:
+    """Return a vector with the norm 1."""
+    unit: Vector = vector / np.float32(max(sqrt(vector @ vector), _MIN_NORM))
     return unit
 
 

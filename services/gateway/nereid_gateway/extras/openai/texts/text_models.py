@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, Final
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -33,9 +34,17 @@ if TYPE_CHECKING:
 # Models, and bytes of their files, that a gateway keeps.
 _MAX_MODELS: Final = 256
 _MAX_BYTES: Final = 512 << 20
+# Measured: the question takes 1 ms, as long as the rest of a call with a short text.
+_FRESH_S: Final = 0.05
 _MAX_HEADS: Final = 4096
 _MAX_READS: Final = 1024
 _VERSIONED: Final = re.compile(r"(?P<name>[^/]+)/(?P<version>[0-9]+)")
+
+
+class _Moment(NamedTuple):
+    at_s: float
+    # Control.changes at that time.
+    changes: int
 
 
 class TextModel:
@@ -50,6 +59,8 @@ class TextModel:
         self.size_bytes = sum(map(len, self.files.values()))
         self.config = response.config
         self.mapping = mapping
+        # When the schedulers were asked last whether something has changed.
+        self.checked = _Moment(0.0, -1)
         self._tokenizer: TextTokenizer | None = None
         self._heads = BoundedCache[int, bytes](_MAX_HEADS)
         self._ones = _Filler()
@@ -145,7 +156,11 @@ def _tensor(tensor: TextInput, size: int) -> HeadInput:
 
 
 class TextModels:
-    """Text models by name. The schedulers are asked at each call whether something has changed."""
+    """Text models by name. The schedulers are asked again and again whether something has changed.
+
+    A call uses what was known up to _FRESH_S ago, unless a client of this gateway has loaded or
+    unloaded a model since: the next call of that client must see the change.
+    """
 
     def __init__(self, control: Control, pool: WorkPool) -> None:
         self._control = control
@@ -168,10 +183,19 @@ class TextModels:
 
         name: may end in a slash and a version. Raises ModelNotFound.
         """
+        known = self._known.get(name)
+        if known is not None and self._is_fresh(known.checked):
+            self._known.move_to_end(name)
+            return known
         reads = self._reads.get(name)
         if reads is None:
             reads = self._reads.remember(name, PacedReads(self._read, share=1.0))
         return await reads.get(name)
+
+    def _is_fresh(self, checked: _Moment) -> bool:
+        return (
+            checked.changes == self._control.changes and monotonic() - checked.at_s < _FRESH_S
+        )
 
     async def get(self, name: str) -> TextModel:
         """Return a text model as it is served now. Raises ModelNotFound."""
@@ -194,6 +218,7 @@ class TextModels:
     async def _read(self, name: str) -> TextModel | None:
         versioned = _VERSIONED.fullmatch(name)
         known = self._known.get(name)
+        asked = _Moment(monotonic(), self._control.changes)
         request = pb.ModelTextRequest(
             name=versioned["name"] if versioned else name,
             version=versioned["version"] if versioned else "",
@@ -208,12 +233,14 @@ class TextModels:
             if name in self._known:
                 self._known.move_to_end(name)
             if known.version == response.version:
+                known.checked = asked
                 return known
         self._forget(name)
         mapping = read_mapping(response.config, response.files)
         if mapping is None:
             return None
         model = TextModel(request.name, response, mapping)
+        model.checked = asked
         self._remember(name, model)
         return model
 
