@@ -6,16 +6,17 @@ import asyncio
 import json
 import shlex
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from urllib.parse import quote
 
 from nereid import rpc
 from nereid.core.terminal import escape_controls
 from nereid.rpc.net.address import authority_of, unix_path
 from nereid.rpc.net.backoff import Backoff, BackoffOptions
+from nereid.text.mapping import CLASSIFY, EMBED, RANK
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 # Loads may take long, so the pauses between two requests grow.
 _PAUSES = BackoffOptions(first_s=0.1, factor=1.5, largest_s=3.0)
@@ -24,6 +25,12 @@ _MAX_EXAMPLE_LENGTH = 1024
 # Number of elements that are assumed for a variable dimension of a response.
 _VARIABLE_DIM = 100
 _TEXT = "A mesh of small services."
+# Paths and bodies of OpenAI's API, by task.
+_TEXT_BODIES: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    EMBED: ("embeddings", {"input": _TEXT}),
+    RANK: ("rerank", {"query": "What is a mesh?", "documents": [_TEXT, "It rains."]}),
+    CLASSIFY: ("classify", {"input": _TEXT}),
+}
 
 
 class Models(Protocol):
@@ -38,6 +45,9 @@ class Models(Protocol):
     async def metadata(self, model: str) -> dict[str, Any]:
         """Return a model's metadata."""
 
+    async def text_tasks(self, model: str) -> Collection[str]:
+        """Return what a model does with texts; empty if nothing."""
+
 
 class ClientAccess(NamedTuple):
     """Needs of clients; https: "yes", "mutual" for client certificates, or ""."""
@@ -47,6 +57,8 @@ class ClientAccess(NamedTuple):
     needs_key: bool = False
     # True if the HTTP port serves the console.
     console: bool = False
+    # True if the HTTP port serves OpenAI's API.
+    openai: bool = False
 
     def curl(self, address: str) -> str:
         """Return a shell command with the address, without the path."""
@@ -89,7 +101,8 @@ async def greet(addresses: Mapping[str, str], mesh: Models, access: ClientAccess
     examples = []
     for name in sorted({model["name"] for model in loaded}):
         try:
-            example = await _example(curl, mesh, name)
+            example = await _text_example(curl, mesh, name) if access.openai else None
+            example = example or await _example(curl, mesh, name)
         except rpc.RpcError:
             continue  # the model was unloaded meanwhile
         if example is not None and len(example.command) < _MAX_EXAMPLE_LENGTH:
@@ -108,6 +121,8 @@ def _print_addresses(addresses: Mapping[str, str], access: ClientAccess) -> None
         scheme = "" if unix_path(metrics) is not None else "http://"
         tail = "/metrics" if scheme else ""
         print(f"Metrics              {scheme}{_reachable(metrics)}{tail}")
+    if access.openai and is_tcp:
+        print(f"OpenAI's API         {access.scheme}{_reachable(http)}/v1")
     if access.console and is_tcp:
         print(f"Console              {access.scheme}{_reachable(http)}/console")
 
@@ -140,6 +155,17 @@ class _Example(NamedTuple):
     elements: int
     length: int
     command: str
+
+
+async def _text_example(curl: str, mesh: Models, model: str) -> _Example | None:
+    """Return a curl command for OpenAI's API, which comes before all others."""
+    tasks = await mesh.text_tasks(model)
+    for task, (path, body) in _TEXT_BODIES.items():
+        if task in tasks:
+            text = json.dumps({"model": model, **body})
+            command = f"{curl}/v1/{path} -H 'Content-Type: application/json' -d {shlex.quote(text)}"
+            return _Example(0, len(command), command)
+    return None
 
 
 async def _example(curl: str, mesh: Models, model: str) -> _Example | None:

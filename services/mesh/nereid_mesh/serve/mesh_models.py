@@ -5,11 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from nereid import rpc
+from nereid.core.errors import InvalidArgument
 from nereid.core.methods import SCHEDULER
 from nereid.model_config.render import message_json
 from nereid.pb import kserve_pb2
+from nereid.pb import nereid_pb2 as pb
+from nereid.text import read_mapping
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from google.protobuf.message import Message
 
     from nereid.mesh_auth.credentials import Credentials
@@ -47,6 +52,16 @@ class MeshModels:
         response = kserve_pb2.ModelMetadataResponse()
         await self._call("ModelMetadata", kserve_pb2.ModelMetadataRequest(name=model), response)
         return message_json(response)
+
+    async def text_tasks(self, model: str) -> Collection[str]:
+        """Return what a model does with texts; empty if nothing, or if its mapping is wrong."""
+        response = pb.ModelTextResponse()
+        await self._call("ModelText", pb.ModelTextRequest(name=model), response)
+        try:
+            mapping = read_mapping(response.config, response.files)
+        except InvalidArgument:
+            return ()
+        return () if mapping is None else mapping.tasks
 
     async def _call(self, method: str, request: Message, response: Message) -> None:
         content = request.SerializeToString()

@@ -74,6 +74,8 @@ class Plan:
     https: str
     # True if the HTTP port serves the console.
     console: bool
+    # True if the HTTP port serves OpenAI's API.
+    openai: bool
     # True if a client needs a key or a token for inference.
     needs_key: bool
     # Unix socket of a scheduler, and the credentials for calls to it.

@@ -165,7 +165,7 @@ async def _greet(plan: Plan) -> None:
     from nereid_mesh.serve.greeting import ClientAccess, greet  # noqa: PLC0415
     from nereid_mesh.serve.mesh_models import MeshModels  # noqa: PLC0415
 
-    access = ClientAccess(plan.https, plan.needs_key, plan.console)
+    access = ClientAccess(plan.https, plan.needs_key, plan.console, plan.openai)
     async with MeshModels(plan.scheduler, plan.credentials) as mesh:
         await greet(addresses, mesh, access)
 

@@ -99,6 +99,7 @@ def plan_mesh(directory: str, argv: Sequence[str]) -> Plan:
         unserved_s=times.unserved_s,
         https="mutual" if gateway.http_use_ssl_mutual else "yes" if gateway.tls("http") else "",
         console=gateway.console,
+        openai=gateway.openai_api,
         needs_key="inference" in gateway.apis_with_credentials(),
         scheduler=mesh.scheduler_address,
         credentials=gateway.mesh_credentials(Role.GATEWAY),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -39,6 +40,9 @@ class Mesh:
             "inputs": [{"name": "it's", "shape": [-1, inputs], "datatype": "FP32"}],
             "outputs": [{"name": "y", "shape": [-1, elements], "datatype": "FP32"}],
         }
+
+    async def text_tasks(self, model: str) -> Collection[str]:
+        return {"embed"} if model == READY else ()
 
 
 async def _greeting(
@@ -93,3 +97,13 @@ async def test_the_console_has_its_address(capsys: pytest.CaptureFixture[str]) -
     assert "Console" not in await _greeting(capsys)
     text = await _greeting(capsys, ClientAccess(console=True))
     assert f"Console              http://{ADDRESS}/console\n" in text
+
+
+async def test_a_text_model_has_an_example_of_openais_api(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = await _greeting(capsys, ClientAccess(openai=True))
+    assert f"OpenAI's API         http://{ADDRESS}/v1\n" in text
+    command = text.splitlines()[-1].strip()
+    assert command.startswith(f"curl http://{ADDRESS}/v1/embeddings ")
+    assert "/v1" not in await _greeting(capsys)

@@ -193,9 +193,7 @@ class TextModels:
         return await reads.get(name)
 
     def _is_fresh(self, checked: _Moment) -> bool:
-        return (
-            checked.changes == self._control.changes and monotonic() - checked.at_s < _FRESH_S
-        )
+        return checked.changes == self._control.changes and monotonic() - checked.at_s < _FRESH_S
 
     async def get(self, name: str) -> TextModel:
         """Return a text model as it is served now. Raises ModelNotFound."""
