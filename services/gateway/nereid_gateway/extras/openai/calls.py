@@ -106,6 +106,7 @@ class TextCall:
         try:
             return await work(model)
         except (NotFound, Unavailable):
+            model.expire()
             newer = await self._find(name, tasks)
             if newer is model:
                 raise

@@ -47,6 +47,9 @@ class _Moment(NamedTuple):
     changes: int
 
 
+_NEVER: Final = _Moment(0.0, -1)
+
+
 class TextModel:
     """A version of a text model: how its texts become rows."""
 
@@ -60,7 +63,7 @@ class TextModel:
         self.config = response.config
         self.mapping = mapping
         # When the schedulers were asked last whether something has changed.
-        self.checked = _Moment(0.0, -1)
+        self.checked = _NEVER
         self._tokenizer: TextTokenizer | None = None
         self._heads = BoundedCache[int, bytes](_MAX_HEADS)
         self._ones = _Filler()
@@ -87,6 +90,10 @@ class TextModel:
                 )
             self._tokenizer = TextTokenizer(content)
         return self._tokenizer
+
+    def expire(self) -> None:
+        """Have the schedulers asked about the model before it is used again."""
+        self.checked = _NEVER
 
     def is_read(self) -> bool:
         """Return whether the tokenizer has been read."""

@@ -1,0 +1,217 @@
+"""Calls of OpenAI's API as rows in a scheduler's queue: how many, in which order, until when."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from nereid.core.errors import Unavailable
+from nereid.core.wire.messages import ErrorStatus, InferRequest, InferResponse
+from nereid.pb import kserve_pb2, model_config_pb2
+from nereid.pb import nereid_pb2 as pb
+from tests.support.gateway.gateway_http import ask, connect
+from tests.support.gateway.gateway_site import FP32_TYPE, GatewaySite, gateway_site
+from tests.support.models import text_models
+from tests.support.waiting import until
+
+INT64_TYPE = 9
+WINDOW = 256
+
+
+def described(model: str, *, version: str = "1", seed: bytes = b"1") -> pb.ModelTextResponse:
+    """A text model whose output is the token ids that it gets."""
+    config = model_config_pb2.ModelConfig(name=model, backend="onnxruntime", max_batch_size=8)
+    config.input.add(name="INPUT0", data_type=INT64_TYPE, dims=[-1])
+    config.output.add(name="OUTPUT0", data_type=FP32_TYPE, dims=[-1])
+    text = {"task": "embed", "inputs": {"ids": "INPUT0"}, "normalize": False, "max_tokens": 1024}
+    files = {
+        "tokenizer.json": text_models.tokenizer().to_str().encode(),
+        "text.json": json.dumps(text).encode(),
+    }
+    return pb.ModelTextResponse(version=version, config=config, digest=seed, files=files)
+
+
+@asynccontextmanager
+async def text_site(**settings: Any) -> AsyncIterator[GatewaySite]:
+    async with gateway_site(openai_api=True, **settings) as site:
+        for model in ("echo", "hold", "fail"):
+            site.scheduler.texts[model] = described(model)
+        yield site
+
+
+def body(model: str, texts: list[str] | str, **fields: Any) -> bytes:
+    return json.dumps({"model": model, "input": texts, **fields}).encode()
+
+
+async def held(site: GatewaySite, count: int) -> list[InferRequest]:
+    return [await site.scheduler.next_held() for _ in range(count)]
+
+
+def tokens_of(request: InferRequest) -> int:
+    return kserve_pb2.ModelInferRequest.FromString(request.head).inputs[0].shape[1]
+
+
+def respond(site: GatewaySite, request: InferRequest) -> None:
+    site.scheduler.link.send(site.scheduler.echo(request))
+
+
+async def test_a_bounded_number_of_rows_is_in_flight_and_the_longest_comes_first() -> None:
+    texts = ["cat " * (index % 40 + 1) for index in range(WINDOW + 50)]
+    async with text_site() as site:
+        call = asyncio.ensure_future(ask(site, "POST", "/v1/embeddings", body("hold", texts)))
+        requests = await held(site, WINDOW)
+        lengths = [tokens_of(request) for request in requests]
+        assert lengths == sorted(lengths, reverse=True)
+        assert site.scheduler.held.empty()
+        # The last ones are responded to first.
+        for request in reversed(requests):
+            respond(site, request)
+        for request in await held(site, 50):
+            respond(site, request)
+        response = await call
+    assert response.status == 200
+    data = json.loads(response.body)["data"]
+    assert [each["index"] for each in data] == list(range(len(texts)))
+    assert [len(each["embedding"]) for each in data] == [index % 40 + 3 for index in range(306)]
+
+
+async def test_the_first_error_is_the_calls_and_cancels_the_other_rows() -> None:
+    async with text_site() as site:
+        call = asyncio.ensure_future(
+            ask(site, "POST", "/v1/embeddings", body("hold", ["cat", "dog", "rain"]))
+        )
+        first, *others = await held(site, 3)
+        refusal = ErrorStatus(Unavailable.code, "the queue is full", retry_after_ms=2000)
+        site.scheduler.link.send(InferResponse(first.id, error=refusal))
+        response = await call
+        cancelled = {await asyncio.wait_for(site.scheduler.cancelled.get(), 5) for _ in others}
+    assert response.status == 503
+    assert json.loads(response.body)["error"] == {
+        "message": "the queue is full",
+        "type": "server_error",
+        "param": None,
+        "code": "service_unavailable",
+    }
+    assert cancelled == {other.id for other in others}
+
+
+async def test_a_client_that_disconnects_cancels_all_rows() -> None:
+    async with text_site() as site:
+        _, writer = await connect(site)
+        content = body("hold", ["cat", "dog", "rain"])
+        head = f"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Length: {len(content)}\r\n\r\n"
+        writer.write(head.encode() + content)
+        requests = await held(site, 3)
+        writer.transport.abort()
+        cancelled = {await asyncio.wait_for(site.scheduler.cancelled.get(), 5) for _ in requests}
+        assert cancelled == {request.id for request in requests}
+        pending = site.service._upstream.pending
+        await until(lambda: not pending.requests)
+
+
+async def test_a_model_that_fails_is_an_error_of_the_server() -> None:
+    async with text_site() as site:
+        response = await ask(site, "POST", "/v1/embeddings", body("fail", "cat"))
+    assert response.status == 500
+    assert json.loads(response.body)["error"]["message"] == "asked to fail"
+
+
+async def test_rows_have_the_calls_priority_and_trace() -> None:
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    async with text_site() as site:
+        content = body("echo", ["cat", "dog"], priority=7)
+        response = await ask(site, "POST", "/v1/embeddings", content, traceparent=trace)
+        requests = site.scheduler.received
+    assert response.status == 200
+    assert {request.priority for request in requests} == {7}
+    assert all(bytes.fromhex(trace[3:35]) in request.trace_context for request in requests)
+
+
+async def test_a_call_is_repeated_if_its_version_was_replaced_meanwhile() -> None:
+    async with text_site() as site:
+        scheduler = site.scheduler
+        call = asyncio.ensure_future(
+            ask(site, "POST", "/v1/embeddings", body("hold", ["cat", "dog"]))
+        )
+        first, second = await held(site, 2)
+        respond(site, first)
+        scheduler.texts["hold"] = described("hold", version="2", seed=b"2")
+        missing = ErrorStatus(5, "version 1 of model 'hold' is not found")
+        scheduler.link.send(InferResponse(second.id, error=missing))
+        again = await held(site, 2)
+        heads = [kserve_pb2.ModelInferRequest.FromString(request.head) for request in again]
+        assert [head.model_version for head in heads] == ["2", "2"]
+        for request in again:
+            respond(site, request)
+        assert (await call).status == 200
+
+
+async def test_the_files_of_a_model_are_sent_once() -> None:
+    async with text_site() as site:
+        for _ in range(3):
+            await ask(site, "POST", "/v1/embeddings", body("echo", "cat"))
+            # A change by a client of this gateway.
+            site.service._data_plane.control.changes += 1
+        digests = [request.known_digest for request in site.scheduler.text_requests]
+    assert digests == [b"", b"1", b"1"]
+
+
+async def test_bodies_that_are_wrong_are_refused_by_name() -> None:
+    async with text_site() as site:
+        for content, parameter, code in (
+            (b"{", None, None),
+            (b"[" * 100_000, None, None),
+            (b'{"model": "echo"}', "input", "missing_required_parameter"),
+            (b'{"model": "echo", "input": 1}', "input", "invalid_type"),
+            (b'{"model": "echo", "input": []}', "input", "empty_array"),
+            (b'{"model": "echo", "input": ["a", 1]}', "input", "invalid_type"),
+            (b'{"model": "echo", "input": [[]]}', "input", None),
+            (b'{"model": "echo", "input": [-1]}', "input", None),
+            (b'{"model": "echo", "input": [123456789012345678901]}', "input", None),
+            (b'{"model": "echo", "input": "a", "n": 2}', "n", "unknown_parameter"),
+            (b'{"model": "echo", "input": "a", "priority": -1}', "priority", None),
+            (b'{"model": "\xff", "input": "a"}', None, None),
+            (body("echo", ["a"] * 2049), "input", "array_above_max_length"),
+            (body("echo", "cat " * 2000), "input", "context_length_exceeded"),
+        ):
+            response = await ask(site, "POST", "/v1/embeddings", content)
+            assert response.status == 400, (content[:60], response.body)
+            error = json.loads(response.body)["error"]
+            assert (error["param"], error["code"]) == (parameter, code), error
+        response = await ask(site, "POST", "/v1/embeddings", body("echo", "cat"))
+    assert response.status == 200
+
+
+async def test_errors_have_the_form_of_their_api() -> None:
+    async with text_site() as site:
+        openai = await ask(site, "POST", "/openai/v1/embeddings", b"{}")
+        tei = await ask(site, "POST", "/embed", b"{}")
+        cohere = await ask(site, "POST", "/v2/rerank", b"{}")
+        kserve = await ask(site, "GET", "/v2/models/none")
+    assert json.loads(openai.body)["error"]["param"] == "model"
+    assert json.loads(tei.body)["error_type"] == "Validation"
+    assert json.loads(cohere.body).keys() == {"message"}
+    assert isinstance(json.loads(kserve.body)["error"], str)
+
+
+async def test_metrics_name_operation_model_and_error() -> None:
+    async with text_site() as site:
+        await ask(site, "POST", "/v1/embeddings", body("echo", "cat"))
+        await ask(site, "POST", "/v1/embeddings", body("none", "cat"))
+        page = (await site.service._read_own_page()).decode()
+    labels = 'gen_ai_operation_name="embeddings",gen_ai_provider_name="nereid"'
+    duration = "gen_ai_server_request_duration_seconds_count"
+    assert f'{duration}{{{labels},gen_ai_request_model="echo",error_type=""}} 1' in page
+    failed = f'{labels},gen_ai_request_model="",error_type="ModelNotFound"'
+    assert f"{duration}{{{failed}}} 1" in page
+    usage = f'{labels},gen_ai_request_model="echo",gen_ai_token_type="input"'
+    assert f"gen_ai_client_token_usage_sum{{{usage}}} 3" in page
+
+
+async def test_without_the_flag_there_are_no_such_routes() -> None:
+    async with gateway_site() as site:
+        response = await ask(site, "POST", "/v1/embeddings", body("echo", "cat"))
+    assert response.status == 404
