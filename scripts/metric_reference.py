@@ -30,6 +30,7 @@ where `--metrics-port` asks for it. Histograms and summaries have the usual suff
 _SECTIONS = {
     "nv_": "Triton's names, with Triton's meaning",
     "nereid_": "Nereid's own",
+    "gen_ai_": "OpenTelemetry's names for calls of OpenAI's API",
     "process_": "Of every process",
     "python_": "Of its Python",
 }
