@@ -368,7 +368,7 @@ def test_the_padding_token_may_be_among_the_added_ones() -> None:
         ({"pooling": "sum"}, "text.json: pooling: expected one of mean, cls, last, max"),
         ({"normalize": 1}, "text.json: normalize: expected true or false"),
         ({"dimensions": [9]}, "text.json: dimensions: expected lengths from 1 to that of"),
-        ({"dimensions": [True]}, "text.json: dimensions: expected whole numbers from 0 to"),
+        ({"dimensions": [True]}, "text.json: dimensions: expected a list of whole numbers fr"),
         ({"prompts": {"query": 1}}, "text.json: prompts: query: expected a string"),
         ({"prompts": {"query": "\ud800"}}, "text.json: prompts: query: expected a string"),
         ({"default_prompt": "query"}, "text.json: default_prompt: there is no prompt of this"),
