@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeGuard, TypeVar
 
 from nereid.core.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
 _MAX_INT: Final = 1 << 31
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Document:
         value = self.values.get(key)
         if value is None:
             return default
-        if not isinstance(value, str) or not _is_text(value):
+        if not _is_text(value):
             raise self.refuse(key, "expected a string")
         return value
 
@@ -59,33 +60,29 @@ class Document:
         value = self.values.get(key)
         if value is None:
             return default
-        if not isinstance(value, int) or not _is_count(value):
+        if not _is_count(value):
             raise self.refuse(key, f"expected a whole number from 0 to {_MAX_INT - 1}")
         return value
 
     def strings(self, key: str) -> tuple[str, ...]:
         """Return a list of strings; empty if the key is missing."""
-        values = self.values.get(key)
-        if values is None:
-            return ()
-        if not isinstance(values, list):
-            raise self.refuse(key, "expected a list of strings")
-        texts = tuple(value for value in values if isinstance(value, str) and _is_text(value))
-        if len(texts) < len(values):
-            raise self.refuse(key, "expected a list of strings")
-        return texts
+        return self._items(key, _is_text, "strings")
 
     def counts(self, key: str) -> tuple[int, ...]:
         """Return a list of whole numbers that are not negative; empty if the key is missing."""
+        return self._items(key, _is_count, f"whole numbers from 0 to {_MAX_INT - 1}")
+
+    def _items(
+        self, key: str, is_item: Callable[[object], TypeGuard[_Item]], expected: str
+    ) -> tuple[_Item, ...]:
         values = self.values.get(key)
         if values is None:
             return ()
-        if not isinstance(values, list):
-            raise self.refuse(key, "expected a list of whole numbers")
-        counts = tuple(value for value in values if _is_count(value))
-        if len(counts) < len(values):
-            raise self.refuse(key, f"expected whole numbers from 0 to {_MAX_INT - 1}")
-        return counts
+        if isinstance(values, list):
+            items = tuple(value for value in values if is_item(value))
+            if len(items) == len(values):
+                return items
+        raise self.refuse(key, f"expected a list of {expected}")
 
     def section(self, key: str) -> Document:
         """Return an object; empty if the key is missing."""
@@ -138,12 +135,14 @@ def _object(source: str, value: object) -> dict[str, object]:
     return value
 
 
-def _is_count(value: object) -> bool:
+def _is_count(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MAX_INT
 
 
-def _is_text(value: str) -> bool:
-    """Return whether the string is Unicode text: JSON may hold halves of surrogate pairs."""
+def _is_text(value: object) -> TypeGuard[str]:
+    """Return whether the value is a string of Unicode: JSON may hold halves of surrogate pairs."""
+    if not isinstance(value, str):
+        return False
     return value.isascii() or value.encode(errors="replace").decode() == value
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import InvalidArgument
 from nereid.text.documents import Document, parse_document, parse_documents
@@ -46,14 +46,9 @@ _PROBLEMS: Final = {
     "multi_label_classification": "sigmoid",
     "regression": "none",
 }
+# Modules of sentence-transformers that change no vectors after the pooling, or are known here.
+_MODULES: Final = frozenset({"Transformer", "Pooling", "Normalize", "Dropout"})
 POOLINGS: Final = tuple(_POOLING_MODES.values())
-
-
-class Pooling(NamedTuple):
-    """Way in which token vectors become one vector."""
-
-    mode: str
-    normalizes: bool
 
 
 class HuggingFaceFiles:
@@ -64,6 +59,8 @@ class HuggingFaceFiles:
         self._config = self._document("config.json")
         self._tokenizer = self._document("tokenizer_config.json")
         self._sentence_transformers = self._document("config_sentence_transformers.json")
+        modules = files.get("modules.json", b"[]")
+        self._modules = parse_documents("modules.json", modules)
 
     def _document(self, name: str) -> Document:
         if name not in self._files:
@@ -122,20 +119,22 @@ class HuggingFaceFiles:
             )
         return _PROBLEMS[problem]
 
-    def pooling(self) -> Pooling:
-        """Return how token vectors become one, as sentence-transformers and vLLM would."""
-        if "modules.json" not in self._files:
-            return Pooling("last" if self.is_causal else "mean", normalizes=True)
-        mode, normalizes = "", False
-        for module in parse_documents("modules.json", self._files["modules.json"]):
-            kind = module.string("type").rpartition(".")[2]
+    def normalizes(self) -> bool:
+        """Return whether vectors get length 1, as with sentence-transformers or vLLM."""
+        if not self._modules:
+            return True
+        return any(_kind(module) == "Normalize" for module in self._modules)
+
+    def pooling(self) -> str:
+        """Return how vectors of tokens become one, as sentence-transformers or vLLM would."""
+        mode = "last" if self.is_causal else "mean"
+        for module in self._modules:
+            kind = _kind(module)
             if kind == "Pooling":
                 mode = self._pooling_mode(f"{module.string('path')}/config.json")
-            elif kind == "Normalize":
-                normalizes = True
-            elif kind not in {"Transformer", "Dropout"}:
+            elif kind not in _MODULES:
                 raise module.refuse("type", f"module {kind or 'without type'} cannot be applied")
-        return Pooling(mode or "mean", normalizes)
+        return mode
 
     def _pooling_mode(self, name: str) -> str:
         if name not in self._files:
@@ -205,3 +204,7 @@ class HuggingFaceFiles:
     def is_matryoshka(self) -> bool:
         """Return whether vectors may be cut."""
         return self._config.boolean("is_matryoshka") or bool(self.dimensions())
+
+
+def _kind(module: Document) -> str:
+    return module.string("type").rpartition(".")[2]

@@ -308,12 +308,10 @@ class _Reader:
             raise declared.refuse("pooling", f"output '{output.name}' has one vector for each row")
         if per_token and "text" in self._inputs:
             raise declared.refuse("output", f"output '{output.name}' has one vector for each token")
-        if pooling and declared.has("normalize"):
-            # A file whose pooling is unknown does not matter then.
-            return pooling, declared.boolean("normalize")
-        guessed = self._facts.pooling()
-        normalizes = declared.boolean("normalize", default=guessed.normalizes)
-        return (pooling or guessed.mode) if per_token else "", normalizes
+        if per_token and not pooling:
+            # Only then does it matter whether the files have a pooling that is unknown here.
+            pooling = self._facts.pooling()
+        return pooling, declared.boolean("normalize", default=self._facts.normalizes())
 
     def _dimensions(self, output: _Output) -> tuple[tuple[int, ...], bool]:
         declared = self._declared

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nereid.core.errors import InvalidArgument
-from nereid.text import TextInput, TextMapping, files, read_mapping
+from nereid.text import TextInput, TextMapping, files, may_be_text_model, read_mapping
 from tests.support.models.onnx_models import config
 
 if TYPE_CHECKING:
@@ -143,6 +143,14 @@ def test_a_model_that_pools_itself_has_no_pooling() -> None:
     assert (mapping.output, mapping.pooling, mapping.normalizes) == ("sentence_embedding", "", True)
 
 
+def test_modules_within_the_graph_need_not_be_known() -> None:
+    modules = [{"type": "a.Pooling", "path": "x"}, {"type": "a.Dense"}, {"type": "a.Normalize"}]
+    assert read(IDS + SENTENCE, modules=modules).normalizes
+    assert not read(IDS + SENTENCE, modules=modules[:2]).normalizes
+    mapping = read(IDS + HIDDEN, modules=modules, text={"pooling": "cls"})
+    assert (mapping.pooling, mapping.normalizes) == ("cls", True)
+
+
 def test_a_decoder_embeds_by_its_last_token() -> None:
     assert read(IDS + HIDDEN, config={"architectures": ["Qwen2ForCausalLM"]}).pooling == "last"
 
@@ -179,6 +187,22 @@ def test_a_classifier_has_its_labels(problem: str | None, activation: str) -> No
 
 def test_a_classifier_without_configuration_numbers_its_labels() -> None:
     assert read(IDS + LOGITS).labels == ("LABEL_0", "LABEL_1", "LABEL_2")
+
+
+@pytest.mark.parametrize(
+    ("facts", "count"), [({}, 2), ({"num_labels": 3}, 3), ({"id2label": {"0": "a"}}, 1)]
+)
+def test_a_classifier_may_leave_its_labels_out(facts: dict[str, object], count: int) -> None:
+    tensors = IDS + LOGITS.replace("[ 3 ]", "[ -1 ]")
+    mapping = read(tensors, config={**CLASSIFIER, **facts})
+    assert len(mapping.labels) == count
+
+
+def test_the_only_input_of_text_is_found() -> None:
+    mapping = read(TEXT, text={"task": "embed"})
+    assert (mapping.text, mapping.pooling) == (TextInput("TEXT", "BYTES"), "")
+    mapping = read(VLLM.replace("[ 1 ]", "[ -1 ]"), text={})
+    assert mapping.tokenizer == "tokenizer.json"
 
 
 @pytest.mark.parametrize(("tensors", "interface"), [(VLLM, "vllm"), (TENSORRT_LLM, "tensorrt_llm")])
@@ -344,7 +368,7 @@ def test_the_padding_token_may_be_among_the_added_ones() -> None:
         ({"pooling": "sum"}, "text.json: pooling: expected one of mean, cls, last, max"),
         ({"normalize": 1}, "text.json: normalize: expected true or false"),
         ({"dimensions": [9]}, "text.json: dimensions: expected lengths from 1 to that of"),
-        ({"dimensions": [True]}, "text.json: dimensions: expected whole numbers from 0 to"),
+        ({"dimensions": [True]}, "text.json: dimensions: expected a list of whole numbers fr"),
         ({"prompts": {"query": 1}}, "text.json: prompts: query: expected a string"),
         ({"prompts": {"query": "\ud800"}}, "text.json: prompts: query: expected a string"),
         ({"default_prompt": "query"}, "text.json: default_prompt: there is no prompt of this"),
@@ -400,6 +424,7 @@ def test_what_is_wrong_in_a_classifiers_declaration(declared: object, error: str
         ("config.json", b'{"architectures": "Bert"}', "config.json: architectures: expected a li"),
         ("config.json", b'{"max_position_embeddings": 1e9}', "config.json: max_position_embeddi"),
         ("modules.json", b"{}", "modules.json: expected a list"),
+        ("modules.json", b"[1]", "modules.json: 0: expected an object"),
         ("modules.json", b'[{"type": "a.Dense"}]', "modules.json: 0: type: module Dense cannot"),
         ("modules.json", b'[{"type": "Pooling", "path": "x"}]', "modules.json: no file 'x/config"),
     ],
@@ -410,10 +435,105 @@ def test_damaged_files_are_named(name: str, content: bytes, error: str) -> None:
     assert refused.value.message.startswith(error)
 
 
+@pytest.mark.parametrize(
+    ("tensors", "documents", "error"),
+    [
+        (
+            IDS + LOGITS,
+            {"config": {**CLASSIFIER, "id2label": {"a": "b"}}},
+            "config.json: id2label: expected the keys 0, 1, 2 and so on",
+        ),
+        (
+            IDS + LOGITS.replace("[ 3 ]", "[ -1 ]"),
+            {"config": {**CLASSIFIER, "num_labels": 0}},
+            "config.json: num_labels: expected 1 to 100000",
+        ),
+        (
+            IDS + SCORE,
+            {
+                "config": {
+                    **CLASSIFIER,
+                    "num_labels": 1,
+                    "sbert_ce_default_activation_function": "x",
+                }
+            },
+            "config.json: activation_fn: expected Sigmoid, Identity or Softmax",
+        ),
+        (
+            IDS + LOGITS,
+            {"config": {"id2label": {"0": "a", "1": "b", "2": "c"}, "problem_type": "x"}},
+            "config.json: problem_type: expected one of single_label_classification, ",
+        ),
+        (
+            IDS + SCORE,
+            {"text": {"activation": "softmax"}},
+            "text.json: activation: softmax of one value is always 1",
+        ),
+        (
+            IDS + HIDDEN,
+            {
+                "modules": [{"type": POOLING, "path": "1_Pooling"}],
+                "1_Pooling__config": {"include_prompt": False},
+                "config_sentence_transformers": {"prompts": {"query": "q"}},
+            },
+            "1_Pooling/config.json: include_prompt: prompts cannot be left out of the pooling",
+        ),
+        (
+            HIDDEN,
+            {"text": {"task": "embed"}},
+            "text.json: inputs: ids: say which input takes token ids, or 'text' for text",
+        ),
+        (
+            IDS.replace("[ -1 ]", "[ 4 ]", 1) + HIDDEN,
+            {},
+            "text.json: inputs: the inputs have different numbers of tokens",
+        ),
+        (
+            IDS.replace("[ -1 ]", "[ 2, -1 ]") + HIDDEN,
+            {},
+            "text.json: inputs: ids: the dims of input 'input_ids' are not those of one text",
+        ),
+        (
+            TEXT.replace("[ 1 ]", "[ 2 ]"),
+            {"text": {"task": "embed"}},
+            "text.json: inputs: text: input 'TEXT' takes 2 texts in each row",
+        ),
+        (
+            TEXT.replace("[ 8 ]", "[ -1, 8 ]"),
+            {"text": {"task": "embed"}},
+            "text.json: output: output 'VECTOR' has one vector for each token",
+        ),
+        (IDS + HIDDEN, {"text": {"task": 5}}, "text.json: task: expected a list of strings"),
+        (IDS + HIDDEN, {"text": {"task": [5]}}, "text.json: task: expected a list of strings"),
+        (IDS + HIDDEN, {"text": {"dimensions": 5}}, "text.json: dimensions: expected a list of"),
+    ],
+)
+def test_what_cannot_be_is_refused(tensors: str, documents: dict[str, Any], error: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        read(tensors, **documents)
+    assert refused.value.message.startswith(error)
+
+
 def test_a_model_that_needs_more_than_text_is_refused() -> None:
     tensors = f'{IDS} input {{ name: "pixels" data_type: TYPE_FP32 dims: [ 3 ] }} {HIDDEN}'
     with pytest.raises(InvalidArgument, match=r"the model needs input 'pixels' as well"):
         read(tensors, text={"task": "embed"})
+
+
+@pytest.mark.parametrize(
+    ("tensors", "parameters", "names", "may_be"),
+    [
+        (TEXT, {}, [], False),
+        (TEXT, {}, ["config.json"], False),
+        (TEXT, {}, ["tokenizer.json"], True),
+        (TEXT, {"text": "{}"}, [], True),
+        (VLLM, {}, [], True),
+    ],
+)
+def test_lists_have_models_that_may_take_text(
+    tensors: str, parameters: dict[str, str], names: list[str], may_be: bool
+) -> None:
+    assert may_be_text_model(configured(tensors, 8, **parameters), names) is may_be
 
 
 def test_a_mapping_is_declared_once() -> None:

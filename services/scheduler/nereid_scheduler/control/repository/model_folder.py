@@ -14,6 +14,7 @@ from nereid_scheduler.core.models.revision import (
     digest_states,
     file_state,
     file_states,
+    states_of,
 )
 from nereid_scheduler.core.models.text_files import TextFiles, find_text_files
 
@@ -118,7 +119,7 @@ class LocalFolder:
         if not beside and directory != self.path.absolute():
             # An export's model.onnx may have a folder of its own.
             paths = (self.path.absolute() / name for name in text_files.ALL)
-            states += [file_state(path) for path in paths if path.is_file()]
+            states += states_of(path for path in paths if path.is_file())
         self.files.update(states)
         return digest_states(str(directory), states)
 

@@ -29,7 +29,7 @@ from nereid.model_config import (
 )
 from nereid.object_store.errors import StoreError
 from nereid.pb import model_config_pb2 as config_pb
-from nereid.text.files import MAX_BYTES, TOKENIZERS
+from nereid.text.files import TOKENIZERS
 from nereid_scheduler.control.repository.model_folder import (
     LocalFolder,
     find_export,
@@ -61,6 +61,8 @@ _log = logging.getLogger(__name__)
 # Namespace of models whose files a load request brings. No repository has this name.
 _OVERRIDES: Final = "load-request"
 _EXPORTED_VERSION: Final = 1
+# The event loop parses them.
+_MAX_SMALL_BYTES: Final = 1 << 20
 NOT_UNIQUE: Final = "model appears in two or more repositories"
 
 
@@ -245,11 +247,18 @@ def _is_model(path: Path) -> bool:
 
 
 def _small_files(texts: TextFiles) -> dict[str, bytes]:
-    """Return the contents of files of text models, without those of tokenizers."""
-    return {
-        name: b"" if name in TOKENIZERS else texts.read_file(name, MAX_BYTES)
-        for name in texts.states
-    }
+    """Return the contents of files of text models, without those of tokenizers.
+
+    If one is too large or unreadable, return none: the model can be served without them.
+    """
+    try:
+        return {
+            name: b"" if name in TOKENIZERS else texts.read_file(name, _MAX_SMALL_BYTES)
+            for name in texts.states
+        }
+    except OSError as error:
+        _log.debug("no padding is added to an export: %s", error)
+        return {}
 
 
 class _ModelReader:

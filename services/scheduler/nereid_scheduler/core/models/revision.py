@@ -50,9 +50,14 @@ def digest_files(version_path: str, *, beside: bool = True) -> bytes:
 
 def file_states(version_path: str, *, beside: bool = True) -> list[FileState]:
     """Return the states of a version's files, by path. beside: with files that versions share."""
-    states: list[FileState] = []
     root = Path(version_path)
-    for path in sorted(_files(root, root.parent if beside else root)):
+    return states_of(sorted(_files(root, root.parent if beside else root)))
+
+
+def states_of(paths: Iterable[Path]) -> list[FileState]:
+    """Return the states of files, without those that cannot be read."""
+    states: list[FileState] = []
+    for path in paths:
         try:
             states.append(file_state(path))
         except OSError:

@@ -89,8 +89,7 @@ class ServedVersion:
     @property
     def ready_config(self) -> config_pb.ModelConfig:
         """Configuration that clients see of a version that is READY."""
-        assert self.shown is not None, "ready, but not in service"
-        return self.shown
+        return self.shown or self.ready_runtime.config.proto
 
     @property
     def stored_digest(self) -> bytes:

@@ -214,6 +214,16 @@ def test_an_exports_text_files_are_those_that_it_was_found_with(tmp_path: Path, 
     assert again.text_files[1].states.keys() == texts.states.keys()
 
 
+def test_an_export_with_a_huge_configuration_is_served_without_padding(tmp_path: Path) -> None:
+    path = export(tmp_path, "config.json", "tokenizer.json", "model.onnx")
+    assert only(tmp_path).export_files == {"config.json": b"{}", "tokenizer.json": b""}
+    with (path / "config.json").open("wb") as file:
+        file.truncate((1 << 20) + 1)
+    found = only(tmp_path)
+    assert found.error is None
+    assert found.export_files == {}
+
+
 def test_text_files_are_beside_versions_or_in_them(tmp_path: Path) -> None:
     add(tmp_path, "m")
     (tmp_path / "m" / "1_Pooling").mkdir()
