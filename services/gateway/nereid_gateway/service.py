@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nereid import rpc
 from nereid.core.wire.messages import LastCounts, LogRules, TraceRules
 from nereid.observability.logging import apply_log_rules
+from nereid.process.service_process import StartError
 from nereid.rpc.net.limits.budget import ByteBudget
 from nereid.rpc.net.limits.stall_detection import UploadLimits
 from nereid.rpc.net.zlib_queue import ZlibQueue
@@ -231,7 +232,12 @@ class GatewayService:
         if not self._settings.openai_api:
             return None
         # Most gateways start without these modules.
-        from nereid_gateway.extras.openai.openai_api import OpenAiApi  # noqa: PLC0415
+        try:
+            from nereid_gateway.extras.openai.openai_api import OpenAiApi  # noqa: PLC0415
+        except ImportError as error:
+            raise StartError(
+                f"--openai-api: {error.name} is missing; pip install nereid-mesh[openai]"
+            ) from error
 
         pattern = self._settings.http_header_forward_pattern
         return OpenAiApi(self._data_plane, coder, self._forwarding(pattern))

@@ -259,6 +259,17 @@ def test_ranks_are_those_of_bare_onnxruntime(site: Site) -> None:
         assert np.allclose(scores, expected, atol=1e-5)
 
 
+def test_long_documents_are_truncated_as_by_cohere(site: Site) -> None:
+    asked: dict[str, Any] = {"model": "ranker", "query": "the cat", "documents": ["rain " * 90]}
+    status, body = site.post("/v1/rerank", asked)
+    assert (status, body["error"]["code"]) == (400, "context_length_exceeded")
+    assert site.post("/v2/rerank", asked)[1]["usage"]["total_tokens"] == text_models.MAX_TOKENS
+    status, body = site.post("/v2/rerank", {**asked, "max_tokens_per_doc": 7})
+    assert body["usage"]["total_tokens"] == 5 + 7
+    score = site.bare("ranker").output("the cat", "rain " * 7)[0]
+    assert np.isclose(body["results"][0]["relevance_score"], 1 / (1 + np.exp(-score)), atol=1e-5)
+
+
 def test_scores_of_a_ranker_and_of_an_embedder(site: Site) -> None:
     texts = ["rain", "the dog", "rates rose"]
     status, body = site.post("/v1/score", {"model": "plain", "text_1": "the cat", "text_2": texts})

@@ -40,6 +40,8 @@ _LOOP_CHARACTERS: Final = 1024
 # Texts of one job, after which other clients have their turn.
 _JOB_CHARACTERS: Final = 128 << 10
 _JOB_TEXTS: Final = 256
+# Limit of tokens for models whose files say none.
+_MAX_TOKENS: Final = 131_072
 # Models that are looked at for a body that names none.
 _MAX_CHOICES: Final = 64
 
@@ -57,16 +59,16 @@ class TruncationFields(Body, kw_only=True):
 
     def limit(self, model: TextModel, parameter: str) -> TokenLimit:
         """Return the limit of each text's tokens. parameter: has the texts, for errors."""
-        most = model.mapping.max_tokens
+        most = model.mapping.max_tokens or _MAX_TOKENS
         asked = self.truncate_prompt_tokens
         if asked is None:
             truncates = self.truncate not in (None, False, "NONE")
         else:
-            if asked < -1 or asked == 0 or (most and asked > most):
+            if asked < -1 or asked == 0 or asked > most:
                 raise InvalidParameter(
                     "truncate_prompt_tokens",
                     f"'truncate_prompt_tokens' is {asked}, but model '{model.name}' takes 1 to"
-                    f" {most or 'any number of'} tokens; -1 stands for its limit.",
+                    f" {most} tokens; -1 stands for its limit.",
                 )
             truncates = True
             most = most if asked == -1 else asked

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,7 +59,7 @@ def test_errors_name_the_parameter(content: bytes, parameter: str, message: str)
     )
 )
 def test_any_document_is_decoded_or_refused(content: Any) -> None:
-    encoded = bodies.msgspec.json.encode(content)
+    encoded = msgspec.json.encode(content)
     for body_type in TYPES:
         try:
             bodies.decode(encoded, body_type)
@@ -78,6 +79,7 @@ def test_all_forms_of_inputs_are_lists_of_texts_or_tokens() -> None:
     assert bodies.texts_of(["a", "b"]) == ["a", "b"]
     assert bodies.texts_of([1, 2]) == [[1, 2]]
     assert bodies.texts_of([[1], [2, 3]]) == [[1], [2, 3]]
+    wrong: list[Any]
     for wrong in ([], ["a", 1], [[1], "a"], [[]], ["a", "b", "c"]):
         with pytest.raises(InvalidParameter):
             bodies.texts_of(wrong, max_texts=2)

@@ -50,8 +50,10 @@ class RerankBody(TruncationFields, kw_only=True):
     documents: list[str | Document] | None = None
     top_n: int | None = None
     return_documents: bool | None = None
-    # Cohere's limit for each document.
+    # Cohere's limit for each document, which is truncated.
     max_tokens_per_doc: int | None = None
+    # Jina's.
+    truncation: bool | None = None
     priority: int = 0
     # TEI's.
     texts: list[str] | None = None
@@ -59,7 +61,6 @@ class RerankBody(TruncationFields, kw_only=True):
     return_text: bool = False
     # Accepted without effect.
     user: str | None = None
-    truncation: bool | None = None
 
 
 class ScoreBody(TruncationFields, kw_only=True):
@@ -118,8 +119,19 @@ class OpenAiRanking:
         texts = _documents(body)
         if body.top_n is not None and body.top_n < 1:
             raise InvalidParameter("top_n", "'top_n' must be at least 1.")
+        is_cohere = call.call.target.partition(b"?")[0].endswith(b"/v2/rerank")
+        if body.truncate is None and (body.truncation or is_cohere):
+            body.truncate = True
         pairs = [(body.query, text) for text in texts]
-        scores = await self._scores(call, body.model, pairs, body, parameter, raw=body.raw_scores)
+        scores = await self._scores(
+            call,
+            body.model,
+            pairs,
+            body,
+            parameter,
+            raw=body.raw_scores,
+            document_tokens=body.max_tokens_per_doc,
+        )
         # Equal scores keep the order of the documents.
         order = sorted(range(len(texts)), key=lambda index: -scores[index])
         if body.texts is not None:
@@ -132,7 +144,7 @@ class OpenAiRanking:
         returns = body.return_documents
         if returns is None:
             # Cohere's second version never returns them, Jina and vLLM do.
-            returns = not call.call.target.partition(b"?")[0].endswith(b"/v2/rerank")
+            returns = not is_cohere
         results: list[dict[str, Any]] = []
         for index in order[: body.top_n]:
             result: dict[str, Any] = {"index": index, "relevance_score": scores[index]}
@@ -181,27 +193,32 @@ class OpenAiRanking:
         self,
         call: TextCall,
         name: str | None,
-        pairs: list[tuple[str, str]],
+        all_pairs: list[tuple[str, str]],
         fields: TruncationFields,
         parameter: str,
         *,
         raw: bool = False,
         default_task: str = RANK,
+        document_tokens: int | None = None,
     ) -> list[float]:
         """Return the scores of pairs.
 
         default_task: the task of the model that serves a call without a model's name.
+        document_tokens: limit to which the second texts are truncated.
         """
-        if len(pairs) > _MAX_PAIRS:
+        if len(all_pairs) > _MAX_PAIRS:
             raise InvalidParameter(
                 parameter,
-                f"'{parameter}' has {len(pairs)} items, more than {_MAX_PAIRS}; send several"
+                f"'{parameter}' has {len(all_pairs)} items, more than {_MAX_PAIRS}; send several"
                 " requests.",
                 "array_above_max_length",
             )
 
         async def work(model: TextModel) -> list[float]:
             limit = fields.limit(model, parameter)
+            pairs = all_pairs
+            if document_tokens is not None:
+                pairs = await _shortened(call, model, pairs, document_tokens)
             if RANK not in model.mapping.tasks:
                 texts, numbers = _distinct(pairs, model)
                 rows = await call.rows(model, texts, limit)
@@ -227,6 +244,18 @@ class OpenAiRanking:
             raise Internal(f"output '{model.mapping.output}' is empty")
         # With two labels, the second one is that of related texts.
         return float(scores[-1])
+
+
+async def _shortened(
+    call: TextCall, model: TextModel, pairs: list[tuple[str, str]], max_tokens: int
+) -> list[tuple[str, str]]:
+    if max_tokens < 1:
+        raise InvalidParameter("max_tokens_per_doc", "'max_tokens_per_doc' must be at least 1.")
+    tokenizer = await call.tokenizer(model)
+    size = sum(len(second) for _, second in pairs)
+    return await call.run(
+        size, lambda: [(first, tokenizer.shorten(second, max_tokens)) for first, second in pairs]
+    )
 
 
 def _documents(body: RerankBody) -> list[str]:

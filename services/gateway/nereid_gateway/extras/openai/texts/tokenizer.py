@@ -99,6 +99,11 @@ class TextTokenizer:
         """Return the tokens of one text, with their texts and places."""
         return self._checked([text]).encode_batch([text], add_special_tokens=special)[0]
 
+    def shorten(self, text: str, max_tokens: int) -> str:
+        """Return the beginning of a text that has at most so many tokens, without special ones."""
+        encoding = self.encode_with_offsets(text, special=False)
+        return text if len(encoding) <= max_tokens else text[: encoding.offsets[max_tokens - 1][1]]
+
     def decode(self, ids: Sequence[int], *, skip_special: bool) -> str:
         """Return the text of tokens; raise InvalidParameter for an unknown one."""
         self.check_ids(ids or [0], TokenLimit(0, parameter="tokens"), 0)

@@ -38,6 +38,15 @@ def test_pairs_are_truncated_as_by_the_library(
     assert tokens == Tokens(encoding.ids, encoding.type_ids)
 
 
+@given(text=WORDS, limit=st.integers(1, 40))
+def test_a_shortened_text_has_the_first_tokens(text: str, limit: int) -> None:
+    library = text_models.tokenizer()
+    ids = library.encode(text, add_special_tokens=False).ids
+    shortened = OWN.shorten(text, limit)
+    assert text.startswith(shortened)
+    assert library.encode(shortened, add_special_tokens=False).ids == ids[:limit]
+
+
 def test_the_limits_in_a_file_do_not_count() -> None:
     library = _library(4, "right")
     library.enable_padding(length=20)
