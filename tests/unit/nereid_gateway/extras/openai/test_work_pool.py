@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,9 @@ def call_of(peer: str) -> HttpCall:
 async def test_clients_take_turns(pool: WorkPool) -> None:
     release = threading.Event()
     order: list[str] = []
-    jobs = [asyncio.ensure_future(pool.run(call_of("1.1.1.1:1"), 1, release.wait))]
+    jobs: list[asyncio.Future[Any]] = [
+        asyncio.ensure_future(pool.run(call_of("1.1.1.1:1"), 1, release.wait))
+    ]
     await asyncio.sleep(0)
     for name, peer in (("a1", "2.2.2.2:1"), ("a2", "2.2.2.2:1"), ("b1", "3.3.3.3:1")):
         jobs.append(asyncio.ensure_future(pool.run(call_of(peer), 1, order.append, name)))
