@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Final
 from nereid.core.errors import InvalidArgument
 from nereid.core.tensors.shapes import VARIABLE
 from nereid.model_config.padding import PADDING
+from nereid.text.decisions import MarkerRows
 from nereid.text.reading import read_mapping
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nereid.pb.model_config_pb2 import ModelConfig
+    from nereid.text.decisions import DecisionMapping
     from nereid.text.mapping import TextMapping
 
 # Rows of encoders are small; sentence-transformers takes as many.
@@ -24,6 +26,9 @@ _MAX_BATCH_SIZE: Final = 32
 _SHORTEST: Final = 16
 # Longest padded length of a model whose limit is unknown. Longer texts batch if they are equal.
 _LONGEST: Final = 512
+# Padded numbers of options of a question. More of them cost little, but fuller batches gain much.
+_OPTIONS: Final = (4, 16, 64)
+_MOST_OPTIONS: Final = 255
 
 
 def complete_export(config: ModelConfig, files: Mapping[str, bytes]) -> None:
@@ -58,7 +63,24 @@ def padding_of(config: ModelConfig, mapping: TextMapping) -> str:
     ]
     arrow = ["->", *outputs] if outputs else []
     sizes = map(str, bucket_sizes(mapping.max_tokens or _LONGEST))
-    return f"{' '.join([*inputs, *arrow])}: {' '.join(sizes)}"
+    padding = f"{' '.join([*inputs, *arrow])}: {' '.join(sizes)}"
+    if mapping.decisions is not None and isinstance(mapping.decisions.rows, MarkerRows):
+        padding += _options_padding(config, mapping, mapping.decisions)
+    return padding
+
+
+def _options_padding(config: ModelConfig, mapping: TextMapping, decisions: DecisionMapping) -> str:
+    rows = decisions.rows
+    assert isinstance(rows, MarkerRows), "pairs have one option in each row"
+    dims = {tensor.name: list(tensor.dims) for tensor in config.input}
+    dims |= {tensor.name: list(tensor.dims) for tensor in config.output}
+    names = [rows.positions.name, rows.mask.name, mapping.output]
+    if any(dims[name] != [VARIABLE] for name in names):
+        return ""
+    positions, mask, output = (f"{name}[0]" for name in names)
+    most = decisions.limits.options or _MOST_OPTIONS
+    sizes = [*(size for size in _OPTIONS if size < most), most]
+    return f"; {positions} {mask} -> {output}: {' '.join(map(str, sizes))}"
 
 
 def bucket_sizes(longest: int) -> list[int]:

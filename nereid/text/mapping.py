@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from nereid.text.decisions import DecisionMapping
+
 EMBED: Final = "embed"
 # Scores of pairs of a query and a document.
 RANK: Final = "rank"
@@ -69,5 +71,5 @@ class TextMapping:
     # Section of models that generate. "tensors": interface whose names the tensors have, "vllm" or
     # "tensorrt_llm".
     generation: Mapping[str, object] = field(default_factory=dict)
-    # Section of models that decide: rows of a question, and probabilities of its logits.
-    decisions: Mapping[str, object] = field(default_factory=dict)
+    # Rows of a question, and probabilities of its logits. None: the model does not decide.
+    decisions: DecisionMapping | None = None

@@ -88,6 +88,8 @@ class TextCall:
         self.model_name = ""
         self.tokens = 0
         self.priority = 0
+        # Further lines of the response's head.
+        self.header_lines = b""
 
     async def read_body(self, body_type: type[Decoded]) -> Decoded:
         """Return the call's body."""
@@ -137,10 +139,14 @@ class TextCall:
                     return rows_of(model, job, limit, special=special, first=begin)
 
                 rows += await self._services.pool.run(self.call, size, tokenize)
+        self.hold_rows(rows)
+        return rows
+
+    def hold_rows(self, rows: Sequence[Row]) -> None:
+        """Hold a call's rows instead of its body, and count their tokens."""
         self.call.free_body()
         self.call.hold(sum(payload_bytes(payload) for row in rows for payload in row.payloads))
         self.tokens = sum(row.tokens for row in rows)
-        return rows
 
     async def infer(
         self, rows: Sequence[Row], read: Callable[[InferResponse, Row], Output]
@@ -232,7 +238,8 @@ class TextServices:
         text_call = TextCall(self, call)
         failure = ""
         try:
-            call.respond(200, await handle(text_call))
+            body = await handle(text_call)
+            call.respond(200, body, extra=text_call.header_lines)
         except CallRefused as refused:
             failure = refused.refusal.reason.value
             status, message, lines = response_of(refused.refusal)
@@ -242,7 +249,7 @@ class TextServices:
             fail_call(call, over_budget(error))
         except NereidError as error:
             failure = type(error).__name__
-            fail_call(call, error)
+            fail_call(call, error, text_call.header_lines)
         except asyncio.CancelledError:
             failure = "Cancelled"
             raise
