@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,19 @@ from noulxp.profiles.encoder_markers import EncoderMarkersRuntime
 from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from nereid.pb import nereid_pb2 as pb
+from nereid.text import read_mapping
+from nereid_gateway.extras.openai.texts.text_models import TextModel
+from tests.support.models.onnx_models import config
+
+PACKAGE = """
+input { name: "input_ids" data_type: TYPE_INT64 dims: [ -1 ] }
+input { name: "attention_mask" data_type: TYPE_INT64 dims: [ -1 ] }
+input { name: "marker_positions" data_type: TYPE_INT64 dims: [ -1 ] }
+input { name: "marker_mask" data_type: TYPE_BOOL dims: [ -1 ] }
+input { name: "question_type" data_type: TYPE_INT64 dims: [ 1 ] reshape { shape: [ ] } }
+output { name: "option_logits" data_type: TYPE_FP32 dims: [ -1 ] }
+"""
 REQUESTS: list[dict[str, Any]] = conformance.read_jsonl(conformance.DEFAULT_REQUESTS)
 SPECIAL = {"pad": "<pad>", "cls": "<cls>", "sep": "<sep>", "marker": "<option>"}
 _SIZE = 16
@@ -50,6 +64,7 @@ CALIBRATION = {
 }
 
 
+@cache
 def byte_tokenizer() -> Tokenizer:
     """A byte-level tokenizer that was trained on the requests of NoulXP, in eleven languages."""
     made = Tokenizer(models.BPE())
@@ -120,11 +135,7 @@ def _marker_graph(vocabulary: int, seed: int) -> onnx.ModelProto:
         nodes,
         "decisions",
         [helper.make_tensor_value_info(name, *kind) for name, kind in kinds.items()],
-        [
-            helper.make_tensor_value_info(
-                "option_logits", TensorProto.FLOAT, ["batch", "options"]
-            )
-        ],
+        [helper.make_tensor_value_info("option_logits", TensorProto.FLOAT, ["batch", "options"])],
         weights,
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
@@ -179,4 +190,38 @@ def write_package(folder: Path, *, seed: int = 1, **template: Any) -> Path:
 
 def cases(folder: Path) -> list[dict[str, Any]]:
     """The cases of a package's conformance file."""
-    return conformance.read_jsonl(folder / conformance.CONFORMANCE_FILE)
+    found: list[dict[str, Any]] = conformance.read_jsonl(folder / conformance.CONFORMANCE_FILE)
+    return found
+
+
+def text_model(tensors: str, **files: bytes | dict[str, Any]) -> TextModel:
+    """A model with these tensors and files, as a gateway knows it."""
+    contents = {
+        f"{name}.json": json.dumps(value).encode() if isinstance(value, dict) else value
+        for name, value in files.items()
+    }
+    message = config(tensors)
+    message.max_batch_size = 8
+    mapping = read_mapping(message, contents)
+    assert mapping is not None
+    return TextModel("m", pb.ModelTextResponse(config=message, files=contents), mapping)
+
+
+def package_model(template: dict[str, Any]) -> TextModel:
+    """A package's model as a gateway knows it."""
+    described = TEMPLATE | template
+    manifest = {
+        "standard": "noulxp/0.1",
+        "profile": "encoder-markers",
+        "tokenizer": {"path": "tokenizer.json"},
+        "template": {"path": "template.json"},
+        "calibration": {"path": "calibration.json"},
+        "limits": {"max_tokens": described["budgets"]["total"], "max_options": 99},
+    }
+    return text_model(
+        PACKAGE,
+        noulxp=manifest,
+        template=described,
+        calibration=CALIBRATION,
+        tokenizer=byte_tokenizer().to_str().encode(),
+    )
