@@ -257,16 +257,13 @@ def _read_forms(options: Document) -> Forms:
 
 def _read_layout(template: Document, tokens: Mapping[str, str]) -> tuple[str, ...]:
     """Return the roles and parts in order. A role that is named like a part would be ambiguous."""
-    items = template.values.get("layout")
     layout = []
-    for item in items if isinstance(items, list) else ():
-        role, part = (
-            (item.get("token"), item.get("part")) if isinstance(item, dict) else (None, None)
-        )
+    for item in template.sections("layout"):
+        role, part = item.string("token"), item.string("part")
         if role in tokens and role not in PARTS:
-            layout.append(str(role))
+            layout.append(role)
         elif part in PARTS:
-            layout.append(str(part))
+            layout.append(part)
         else:
             raise template.refuse("layout", "expected roles of tokens, and parts")
     if sorted(name for name in layout if name in PARTS) != sorted(PARTS):
@@ -276,23 +273,15 @@ def _read_layout(template: Document, tokens: Mapping[str, str]) -> tuple[str, ..
 
 def _read_temperatures(document: Document) -> tuple[Calibration, ...]:
     """Return the calibration of a package."""
-    rules = []
-    entries = document.values.get("by_option_count") or ()
-    if not isinstance(entries, list | tuple):
-        raise document.refuse("by_option_count", "expected a list")
-    for index, entry in enumerate(entries):
-        source = f"{document.source}: by_option_count: {index}"
-        if not isinstance(entry, dict):
-            raise InvalidArgument(f"{source}: expected an object")
-        rule = Document(source, entry)
-        rules.append(
-            Calibration(
-                _type_of(rule, SYSTEM_ONE_TYPES),
-                rule.count("min", 2),
-                rule.count("max"),
-                _temperature(rule),
-            )
+    rules = [
+        Calibration(
+            _type_of(rule, SYSTEM_ONE_TYPES),
+            rule.count("min", 2),
+            rule.count("max"),
+            _temperature(rule),
         )
+        for rule in document.sections("by_option_count")
+    ]
     temperatures = document.section("temperature")
     for name in temperatures.values:
         if name not in SYSTEM_ONE_TYPES:
@@ -303,18 +292,7 @@ def _read_temperatures(document: Document) -> tuple[Calibration, ...]:
 
 
 def _read_calibrations(section: Document) -> tuple[Calibration, ...]:
-    entries = section.values.get("calibration")
-    if entries is None:
-        return ()
-    if not isinstance(entries, list):
-        raise section.refuse("calibration", "expected a list of objects")
-    rules = []
-    for index, entry in enumerate(entries):
-        source = f"{section.source}: calibration: {index}"
-        if not isinstance(entry, dict):
-            raise InvalidArgument(f"{source}: expected an object")
-        rules.append(_read_calibration(Document(source, entry)))
-    return tuple(rules)
+    return tuple(map(_read_calibration, section.sections("calibration")))
 
 
 def _read_calibration(rule: Document) -> Calibration:

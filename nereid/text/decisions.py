@@ -16,8 +16,8 @@ from nereid.text.questions import CHOICE, PREDICATE, SCORE, TRUTH, TYPES
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nereid.text.mapping import TextInput
     from nereid.text.questions import Option, Question
+    from nereid.text.tensors import TextInput
 
 _PLACEHOLDER: Final = re.compile(r"\{([a-z_]+)\}")
 # Rules that packages of NoulXP may name.
@@ -118,7 +118,8 @@ class MarkerRows:
     max_tokens: int
     max_head: int
     max_option: int
-    # What a question's head gets at least before options are cut, and what is left of both then.
+    # Options are cut if a question's head has less space; this is left of each of them, or of the
+    # head, then.
     reserve: int
     min_option: int
     min_head: int

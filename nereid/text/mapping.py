@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nereid.text.decisions import DecisionMapping
+    from nereid.text.tensors import TextInput
 
 EMBED: Final = "embed"
 # Scores of pairs of a query and a document.
@@ -16,17 +17,6 @@ RANK: Final = "rank"
 CLASSIFY: Final = "classify"
 DECIDE: Final = "decide"
 GENERATE: Final = "generate"
-
-
-@dataclass(frozen=True, slots=True)
-class TextInput:
-    """An input of the model: its name, and its KServe datatype, such as INT64 or BYTES."""
-
-    name: str
-    datatype: str
-    # Dimensions of a tensor with one row, that of the batch included. All are 1 but the last, which
-    # is the number of tokens, or 1 for text.
-    rank: int = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,14 @@ from nereid.text import files as text_files
 from nereid.text.decision_reading import MANIFESTS, check_package, read_decisions, read_package
 from nereid.text.documents import Document, parse_document
 from nereid.text.hugging_face import MAX_LABELS, POOLINGS, HuggingFaceFiles
-from nereid.text.mapping import CLASSIFY, DECIDE, EMBED, GENERATE, RANK, TextInput, TextMapping
+from nereid.text.mapping import CLASSIFY, DECIDE, EMBED, GENERATE, RANK, TextMapping
 from nereid.text.tensors import (
     IDS,
     TEXT_INPUT,
     TEXT_OUTPUT,
     USUAL_INPUTS,
     Tensors,
+    TextInput,
     datatype,
     read_inputs,
 )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import InvalidArgument
 from nereid.core.tensors.datatypes import BYTES, NAME_OF_CONFIG_NUMBER
-from nereid.text.mapping import TextInput
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +24,17 @@ _TENSORRT_LLM_MARK: Final = "max_tokens"
 _ROLES: Final = (*USUAL_INPUTS, "text")
 _DATATYPES: Final = {"text": frozenset({BYTES}), "ids": IDS, "positions": IDS, "type": IDS}
 _MASKS: Final = IDS | {"BOOL", "FP16", "FP32", "INT8", "UINT8"}
+
+
+@dataclass(frozen=True, slots=True)
+class TextInput:
+    """An input of the model: its name, and its KServe datatype, such as INT64 or BYTES."""
+
+    name: str
+    datatype: str
+    # Dimensions of a tensor with one row, that of the batch included. All are 1 but the last, which
+    # is the number of tokens, or 1 for text.
+    rank: int = 2
 
 
 class Tensors:

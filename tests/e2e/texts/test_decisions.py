@@ -72,11 +72,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         yield Site(mesh, repository, http, stack.enter_context(client))
 
 
-def observed(answer: dict[str, Any]) -> tuple[list[str], list[float]]:
+def observed(result: dict[str, Any]) -> tuple[list[str], list[float]]:
     """Keys and probabilities of the options of a System One answer."""
-    if answer["type"] == "noul":
-        return ["false", "true"], [1 - answer["noul"], answer["noul"]]
-    return [*answer["probabilities"]], [*answer["probabilities"].values()]
+    if result["type"] == "noul":
+        return ["false", "true"], [1 - result["noul"], result["noul"]]
+    return [*result["probabilities"]], [*result["probabilities"].values()]
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -128,7 +128,7 @@ def questions(count: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("model", ["toy", "ranker", "nli"])
-def test_four_hundred_questions_are_answered_in_order(site: Site, model: str) -> None:
+def test_four_hundred_questions_are_decided_in_order(site: Site, model: str) -> None:
     decision = site.client.decisions.create(
         model=model,
         input="the cat sat on the mat",
@@ -137,7 +137,7 @@ def test_four_hundred_questions_are_answered_in_order(site: Site, model: str) ->
         prompt_cache_options={"mode": "implicit", "ttl": "30m"},
         safety_identifier="somebody",
     )
-    assert [answer.name for answer in decision.answers] == [f"q{index}" for index in range(400)]
+    assert [each.name for each in decision.answers] == [f"q{index}" for index in range(400)]
     assert decision.model == model
     first, second, third = decision.answers[:3]
     assert first.type == "predicate"
@@ -151,9 +151,9 @@ def test_four_hundred_questions_are_answered_in_order(site: Site, model: str) ->
     assert third.type == "score"
     assert [(each.value, each.label) for each in third.probabilities] == [(0, "dry"), (1, "wet")]
     assert third.score == pytest.approx(third.probabilities[1].probability)
-    for answer in decision.answers[1:3]:
-        assert answer.type in {"choice", "score"}
-        assert sum(each.probability for each in answer.probabilities) == pytest.approx(1)
+    for each in decision.answers[1:3]:
+        assert each.type in {"choice", "score"}
+        assert sum(option.probability for option in each.probabilities) == pytest.approx(1)
     predicates = [each.probability for each in decision.answers if each.type == "predicate"]
     assert predicates == pytest.approx([first.probability] * 134)
     usage = decision.usage
@@ -209,9 +209,9 @@ def test_inputs_that_are_too_long_are_cut_or_refused(site: Site) -> None:
     # 64 tokens: 60 of the text, one of the statement, and three special ones.
     logits = bare.output("the cat sat on the mat " * 10, "rain")
     expected = np.interp(1 / (1 + np.exp(logits[0] - logits[2])), CURVE["from"], CURVE["to"])
-    (answer,) = decision.answers
-    assert answer.type == "predicate"
-    assert answer.probability == pytest.approx(expected, abs=1e-5)
+    (holds,) = decision.answers
+    assert holds.type == "predicate"
+    assert holds.probability == pytest.approx(expected, abs=1e-5)
     assert decision.usage.input_tokens == 64
 
 

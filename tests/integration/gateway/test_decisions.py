@@ -61,7 +61,7 @@ async def test_each_statement_is_a_row() -> None:
         rows = site.scheduler.received
     assert response.status == 200
     content = json.loads(response.body)
-    assert [answer["name"] for answer in content["answers"]] == ["a", None, None]
+    assert [each["name"] for each in content["answers"]] == ["a", None, None]
     heads = [kserve_pb2.ModelInferRequest.FromString(row.head) for row in rows]
     # [CLS] cat [SEP] rain [SEP], and a word more for each choice. The longest come first.
     lengths = [head.inputs[0].shape[1] for head in heads]

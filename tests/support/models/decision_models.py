@@ -28,6 +28,12 @@ input { name: "marker_mask" data_type: TYPE_BOOL dims: [ -1 ] }
 input { name: "question_type" data_type: TYPE_INT64 dims: [ 1 ] reshape { shape: [ ] } }
 output { name: "option_logits" data_type: TYPE_FP32 dims: [ -1 ] }
 """
+PAIRS = """
+input { name: "input_ids" data_type: TYPE_INT64 dims: [ -1 ] }
+input { name: "attention_mask" data_type: TYPE_INT64 dims: [ -1 ] }
+input { name: "token_type_ids" data_type: TYPE_INT64 dims: [ -1 ] }
+output { name: "logits" data_type: TYPE_FP32 dims: [ 1 ] }
+"""
 REQUESTS: list[dict[str, Any]] = conformance.read_jsonl(conformance.DEFAULT_REQUESTS)
 SPECIAL = {"pad": "<pad>", "cls": "<cls>", "sep": "<sep>", "marker": "<option>"}
 _SIZE = 16
@@ -61,6 +67,16 @@ CALIBRATION = {
     "standard": "noulxp/0.1",
     "temperature": {"choice": 1.3, "score": 0.8, "noul": 1.7},
     "by_option_count": [{"type": "choice", "min": 6, "max": None, "temperature": 2.0}],
+}
+MANIFEST: dict[str, Any] = {
+    "standard": "noulxp/0.1",
+    "name": "nereid/toy",
+    "profile": "encoder-markers",
+    "tokenizer": {"path": "tokenizer.json"},
+    "template": {"path": "template.json"},
+    "calibration": {"path": "calibration.json"},
+    "answers": {"confidence": {"choice": "entropy", "score": "typesafe-ordinal"}},
+    "limits": {"max_tokens": 512, "max_options": 64, "max_levels": 32},
 }
 
 
@@ -150,8 +166,8 @@ class _Recorded:
         self._runtime = runtime
 
     def predict(self, state: Any, questions: Any) -> dict[str, Any]:
-        answers: dict[str, Any] = self._runtime.predict(state, questions, decimals=None)
-        return answers
+        found: dict[str, Any] = self._runtime.predict(state, questions, decimals=None)
+        return found
 
 
 def write_package(folder: Path, *, seed: int = 1, **template: Any) -> Path:
@@ -168,17 +184,10 @@ def write_package(folder: Path, *, seed: int = 1, **template: Any) -> Path:
     def entry(name: str) -> dict[str, Any]:
         return {"path": name, "sha256": sha256_file(folder / name)}
 
-    manifest = {
-        "standard": "noulxp/0.1",
-        "name": "nereid/toy",
-        "profile": "encoder-markers",
-        "weights": {**entry("model.onnx"), "format": "onnx", "opset": 18},
-        "tokenizer": entry("tokenizer.json"),
-        "template": entry("template.json"),
-        "calibration": entry("calibration.json"),
-        "answers": {"confidence": {"choice": "entropy", "score": "typesafe-ordinal"}},
-        "limits": {"max_tokens": described["budgets"]["total"], "max_options": 64},
-    }
+    weights = {**entry("model.onnx"), "format": "onnx", "opset": 18}
+    files = {name: entry(f"{name}.json") for name in ("tokenizer", "template", "calibration")}
+    limits = {"max_tokens": described["budgets"]["total"], "max_options": 64}
+    manifest = MANIFEST | {"weights": weights, "limits": limits} | files
     (folder / "noulxp.json").write_text(json.dumps(manifest))
     runtime = EncoderMarkersRuntime(open_package(folder), provider="cpu", threads=1)
     try:
@@ -194,34 +203,26 @@ def cases(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
-def text_model(tensors: str, **files: bytes | dict[str, Any]) -> TextModel:
+def text_model(tensors: str, files: dict[str, bytes]) -> TextModel:
     """A model with these tensors and files, as a gateway knows it."""
-    contents = {
-        f"{name}.json": json.dumps(value).encode() if isinstance(value, dict) else value
-        for name, value in files.items()
-    }
     message = config(tensors)
     message.max_batch_size = 8
-    mapping = read_mapping(message, contents)
+    mapping = read_mapping(message, files)
     assert mapping is not None
-    return TextModel("m", pb.ModelTextResponse(config=message, files=contents), mapping)
+    return TextModel("m", pb.ModelTextResponse(config=message, files=files), mapping)
+
+
+def package_files(template: dict[str, Any]) -> dict[str, bytes]:
+    """Files of a package that gateways get."""
+    documents = {
+        "noulxp.json": MANIFEST,
+        "template.json": TEMPLATE | template,
+        "calibration.json": CALIBRATION,
+    }
+    files = {name: json.dumps(document).encode() for name, document in documents.items()}
+    return {**files, "tokenizer.json": byte_tokenizer().to_str().encode()}
 
 
 def package_model(template: dict[str, Any]) -> TextModel:
     """A package's model as a gateway knows it."""
-    described = TEMPLATE | template
-    manifest = {
-        "standard": "noulxp/0.1",
-        "profile": "encoder-markers",
-        "tokenizer": {"path": "tokenizer.json"},
-        "template": {"path": "template.json"},
-        "calibration": {"path": "calibration.json"},
-        "limits": {"max_tokens": described["budgets"]["total"], "max_options": 99},
-    }
-    return text_model(
-        PACKAGE,
-        noulxp=manifest,
-        template=described,
-        calibration=CALIBRATION,
-        tokenizer=byte_tokenizer().to_str().encode(),
-    )
+    return text_model(PACKAGE, package_files(template))

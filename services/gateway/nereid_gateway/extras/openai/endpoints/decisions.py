@@ -132,7 +132,7 @@ class SystemOneBody(Body, kw_only=True, forbid_unknown_fields=False):
     model: str | None = None
 
 
-class _Answer(NamedTuple):
+class _Result(NamedTuple):
     """Probabilities of a question's options, or the reason why the model cannot read it."""
 
     probabilities: list[float]
@@ -165,14 +165,14 @@ class OpenAiDecisions:
 
         async def work(model: TextModel) -> bytes:
             decisions = _decisions_of(model)
-            answers = await self._answer(call, model, decisions, text, questions)
+            results = await self._read_results(call, model, decisions, text, questions)
 
             def encode() -> bytes:
                 document = {
                     "model": body.model,
                     "answers": [
-                        _answer(each, answer, decisions)
-                        for each, answer in zip(body.questions, answers, strict=True)
+                        _openai_document(each, result, decisions)
+                        for each, result in zip(body.questions, results, strict=True)
                     ],
                     "usage": {
                         "input_tokens": call.tokens,
@@ -198,32 +198,32 @@ class OpenAiDecisions:
 
         async def work(model: TextModel) -> dict[str, Any]:
             decisions = _decisions_of(model)
-            answers = await self._answer(call, model, decisions, text, questions)
-            for answer in answers:
-                if answer.refusal:
-                    raise QuestionRefused(answer.refusal)
+            results = await self._read_results(call, model, decisions, text, questions)
+            for result in results:
+                if result.refusal:
+                    raise QuestionRefused(result.refusal)
             return {
-                name: _system_one_answer(question, answer.probabilities, decisions)
-                for name, question, answer in zip(body.questions, questions, answers, strict=True)
+                name: _system_one_document(question, result.probabilities, decisions)
+                for name, question, result in zip(body.questions, questions, results, strict=True)
             }
 
-        answers = await call.with_model(body.model, (DECIDE,), work)
+        results = await call.with_model(body.model, (DECIDE,), work)
         document = {
             "model": call.model_name,
-            "answers": answers,
+            "answers": results,
             "usage": {"input_tokens": call.tokens, "output_tokens": 0},
             "latency_ms": round((time.monotonic() - begun_s) * 1000, 2),
         }
         return (orjson.dumps(document),)
 
-    async def _answer(
+    async def _read_results(
         self,
         call: TextCall,
         model: TextModel,
         decisions: DecisionMapping,
         text: str,
         questions: list[Question],
-    ) -> list[_Answer]:
+    ) -> list[_Result]:
         """Return an answer to each question."""
         _check_limits(decisions, questions)
         encoded = await _encode(call, model, decisions, text, questions)
@@ -235,17 +235,17 @@ class OpenAiDecisions:
 
         outputs = iter(await call.infer(rows, read))
 
-        def answer() -> list[_Answer]:
+        def results() -> list[_Result]:
             return [
-                _Answer([], refusal)
+                _Result([], refusal)
                 if refusal
-                else _Answer(
+                else _Result(
                     option_probabilities(question, [next(outputs) for _ in own], decisions)
                 )
                 for question, (own, refusal) in zip(questions, encoded, strict=True)
             ]
 
-        return await call.run(_work_on(questions), answer)
+        return await call.run(_work_on(questions), results)
 
 
 async def _encode(
@@ -338,12 +338,14 @@ def _check_options(count: int, path: str) -> None:
         )
 
 
-def _answer(question: AnyQuestion, answer: _Answer, decisions: DecisionMapping) -> dict[str, Any]:
+def _openai_document(
+    question: AnyQuestion, result: _Result, decisions: DecisionMapping
+) -> dict[str, Any]:
     """Return an answer in OpenAI's form."""
-    values = answer.probabilities
-    if answer.refusal:
+    values = result.probabilities
+    if result.refusal:
         # OpenAI's has no reason, without which nobody could mend the question.
-        return {"type": "refusal", "name": question.name, "reason": answer.refusal}
+        return {"type": "refusal", "name": question.name, "reason": result.refusal}
     if isinstance(question, PredicateBody):
         return {"type": PREDICATE, "name": question.name, "probability": values[1]}
     kind = CHOICE if isinstance(question, ChoiceBody) else SCORE
@@ -374,22 +376,22 @@ def _answer(question: AnyQuestion, answer: _Answer, decisions: DecisionMapping) 
     }
 
 
-def _system_one_answer(
+def _system_one_document(
     question: Question, values: list[float], decisions: DecisionMapping
 ) -> dict[str, Any]:
     rounded = [round(value, _DECIMALS) for value in values]
-    answer: dict[str, Any] = {"type": _SYSTEM_ONE_NAMES[question.type]}
+    result: dict[str, Any] = {"type": _SYSTEM_ONE_NAMES[question.type]}
     names = [option.name for option in question.options]
     if question.type == PREDICATE:
-        answer["noul"] = rounded[1]
+        result["noul"] = rounded[1]
     elif question.type == CHOICE:
-        answer["choice"] = names[most_probable(values)]
-        answer["probabilities"] = dict(zip(names, rounded, strict=True))
+        result["choice"] = names[most_probable(values)]
+        result["probabilities"] = dict(zip(names, rounded, strict=True))
     else:
-        answer["score"] = round(expected_level(values), _DECIMALS)
-        answer["legend"] = {option.name: option.description or "" for option in question.options}
-        answer["probabilities"] = dict(zip(names, rounded, strict=True))
+        result["score"] = round(expected_level(values), _DECIMALS)
+        result["legend"] = {option.name: option.description or "" for option in question.options}
+        result["probabilities"] = dict(zip(names, rounded, strict=True))
     certain = confidence(decisions.confidence[question.type], values)
     if certain is not None:
-        answer["confidence"] = round(certain, _DECIMALS)
-    return answer
+        result["confidence"] = round(certain, _DECIMALS)
+    return result

@@ -117,7 +117,7 @@ def _document(name: str, model: TextModel | None) -> dict[str, Any]:
     }
     decisions = None if model is None else model.mapping.decisions
     if decisions is not None and decisions.package is not None:
-        # What servers of System One models say of a package.
+        # Servers of System One models say this of a package.
         document |= decisions.package._asdict() | {
             "question_types": [*SYSTEM_ONE_TYPES],
             "conformance": None,

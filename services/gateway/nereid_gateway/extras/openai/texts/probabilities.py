@@ -73,7 +73,7 @@ def _calibrated(question: Question, logits: Values, calibration: Calibration) ->
     values = activated(logits / calibration.temperature, "softmax")
     if calibration.platt is None and calibration.isotonic is None:
         return values
-    # Of a predicate, the second option is true.
+    # The second option of a predicate is true.
     changed = values[1:] if question.type == PREDICATE else values
     if calibration.platt is not None:
         slope, offset = calibration.platt

@@ -49,7 +49,7 @@ class QuestionEncoder:
     """Makes rows of questions about one input."""
 
     def __init__(self, model: TextModel, decisions: DecisionMapping, text: str) -> None:
-        """Tokenize the input. Raises InvalidArgument if no question would have room beside it."""
+        """Tokenize the input. Raises InvalidArgument if no question would have space beside it."""
         self._decisions = decisions
         rows = decisions.rows
         self._encoder: _MarkerEncoder | _PairEncoder = (
@@ -141,7 +141,7 @@ class _MarkerEncoder:
         return [self._row(ids, positions, markers.type_ids[question.type])]
 
     def _fit(self, question: Question, head: Ids, options: list[Ids]) -> tuple[Ids, list[Ids]]:
-        """Return the head and the options, each with its marker, as far as there is room."""
+        """Return the head and the options, each with its marker, as far as there is space."""
         markers = self._markers
         longest = max(map(len, options))
         if markers.is_strict and longest > markers.max_option:
@@ -151,27 +151,27 @@ class _MarkerEncoder:
             )
         marker = self._special["marker"]
         marked = [np.concatenate([marker, option[: markers.max_option]]) for option in options]
-        room = markers.max_head - sum(map(len, marked))
-        if room < markers.reserve:
+        space = markers.max_head - sum(map(len, marked))
+        if space < markers.reserve:
             share = max(markers.min_option, (markers.max_head - markers.reserve) // len(marked))
             marked = [option[:share] for option in marked]
-            room = markers.max_head - sum(map(len, marked))
+            space = markers.max_head - sum(map(len, marked))
         is_cut = sum(map(len, marked)) < sum(map(len, options)) + len(options)
-        if markers.is_strict and (is_cut or len(head) > room):
+        if markers.is_strict and (is_cut or len(head) > space):
             raise QuestionRefused(
                 f"{question.key}: it has more tokens with its options than the model's"
                 f" {markers.max_head}"
             )
-        return head[: max(markers.min_head, room)], marked
+        return head[: max(markers.min_head, space)], marked
 
-    def _cut_text(self, question: Question, room: int) -> Ids:
+    def _cut_text(self, question: Question, space: int) -> Ids:
         count = len(self._text)
-        if self._markers.is_strict and (room < 1 or count > room):
+        if self._markers.is_strict and (space < 1 or count > space):
             raise QuestionRefused(
                 f"{question.key}: the input has {count} tokens, but the model reads up to"
-                f" {max(room, 0)} beside this question"
+                f" {max(space, 0)} beside this question"
             )
-        return self._text[: max(room, 0)]
+        return self._text[: max(space, 0)]
 
     def _row(self, ids: Ids, positions: list[int], question_type: int) -> Row:
         markers = self._markers

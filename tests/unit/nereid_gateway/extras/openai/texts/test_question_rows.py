@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -26,12 +27,6 @@ if TYPE_CHECKING:
     from nereid.text.questions import Question
     from nereid_gateway.extras.openai.texts.text_models import TextModel
 
-PAIRS = """
-input { name: "input_ids" data_type: TYPE_INT64 dims: [ -1 ] }
-input { name: "attention_mask" data_type: TYPE_INT64 dims: [ -1 ] }
-input { name: "token_type_ids" data_type: TYPE_INT64 dims: [ -1 ] }
-output { name: "logits" data_type: TYPE_FP32 dims: [ 1 ] }
-"""
 TEMPLATES: dict[str, dict[str, Any]] = {
     "plain": {},
     "strict": {"truncation": "strict", "reserved_text": "reject"},
@@ -80,11 +75,12 @@ def template_model(name: str) -> TextModel:
 
 @cache
 def pair_model(*, truncate: bool) -> TextModel:
-    return decision_models.text_model(
-        PAIRS,
-        tokenizer=text_models.tokenizer().to_str().encode(),
-        text={"max_tokens": 32, "decisions": {"truncate": truncate}},
-    )
+    text = {"max_tokens": 32, "decisions": {"truncate": truncate}}
+    files = {
+        "tokenizer.json": text_models.tokenizer().to_str().encode(),
+        "text.json": json.dumps(text).encode(),
+    }
+    return decision_models.text_model(decision_models.PAIRS, files)
 
 
 def encoded(model: TextModel, text: str, questions: list[Question]) -> list[QuestionRows]:
@@ -162,7 +158,7 @@ def test_pairs_are_those_of_the_library(*, truncate: bool, text: str) -> None:
         assert _numbers(types) == expected.type_ids
 
 
-def test_a_statement_that_leaves_no_room_for_the_input_is_refused() -> None:
+def test_a_statement_that_leaves_no_space_for_the_input_is_refused() -> None:
     model = pair_model(truncate=True)
     long, short = encoded(model, "cat", [predicate("q", "cat " * 30), predicate("p", "cat")])
     assert long.refusal == "q: with the input it has 34 tokens, but the model reads up to 32"
