@@ -6,12 +6,15 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from nereid.core.errors import Unavailable
 from nereid.core.wire.messages import ErrorStatus, InferRequest, InferResponse
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
+from nereid_gateway.guards.auth.api_key import make_key
+from tests.support.gateway.auth_config import key_entry
 from tests.support.gateway.gateway_http import ask, connect
 from tests.support.gateway.gateway_site import FP32_TYPE, GatewaySite, gateway_site
 from tests.support.models import text_models
@@ -215,3 +218,28 @@ async def test_without_the_flag_there_are_no_such_routes() -> None:
     async with gateway_site() as site:
         response = await ask(site, "POST", "/v1/embeddings", body("echo", "cat"))
     assert response.status == 404
+
+
+async def test_limits_and_restrictions_have_openais_form(tmp_path: Path) -> None:
+    key = make_key()
+    config = tmp_path / "auth.toml"
+    limits = "requests_per_second = 0.001\nburst = 1\n"
+    config.write_text(key_entry("once", key, "inference", more=limits))
+    credentials = {"Authorization": f"Bearer {key}"}
+    async with text_site(
+        auth_config=str(config), http_restricted_api=("metadata:admin-key=secret",)
+    ) as site:
+        first = await ask(site, "POST", "/v1/embeddings", body("echo", "cat"), **credentials)
+        second = await ask(site, "POST", "/v1/embeddings", body("echo", "cat"), **credentials)
+        restricted = await ask(site, "GET", "/v1/models", b"", **credentials)
+        anonymous = await ask(site, "POST", "/v1/embeddings", body("echo", "cat"))
+    assert first.status == 200
+    for response, status, code in (
+        (second, 429, "rate_limit_exceeded"),
+        (restricted, 403, "insufficient_permissions"),
+        (anonymous, 401, "invalid_api_key"),
+    ):
+        assert response.status == status
+        assert response.content_type == "application/json"
+        assert json.loads(response.body)["error"]["code"] == code
+    assert b"Retry-After: " in second.head
