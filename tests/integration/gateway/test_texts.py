@@ -178,6 +178,7 @@ async def test_bodies_that_are_wrong_are_refused_by_name() -> None:
             (b'{"model": "echo", "input": "a", "priority": -1}', "priority", None),
             (b'{"model": "\xff", "input": "a"}', None, None),
             (body("echo", ["a"] * 2049), "input", "array_above_max_length"),
+            (body("echo", "cat " * 20_000, n=2), "n", "unknown_parameter"),
             (body("echo", "cat " * 2000), "input", "context_length_exceeded"),
         ):
             response = await ask(site, "POST", "/v1/embeddings", content)
