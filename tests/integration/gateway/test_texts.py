@@ -87,18 +87,37 @@ async def test_the_first_error_is_the_calls_and_cancels_the_other_rows() -> None
             ask(site, "POST", "/v1/embeddings", body("hold", ["cat", "dog", "rain"]))
         )
         first, *others = await held(site, 3)
-        refusal = ErrorStatus(Unavailable.code, "the queue is full", retry_after_ms=2000)
-        site.scheduler.link.send(InferResponse(first.id, error=refusal))
+        lost = ErrorStatus(Unavailable.code, "the executor was lost", True, retry_after_ms=2000)
+        site.scheduler.link.send(InferResponse(first.id, error=lost))
         response = await call
         cancelled = {await asyncio.wait_for(site.scheduler.cancelled.get(), 5) for _ in others}
     assert response.status == 503
     assert json.loads(response.body)["error"] == {
-        "message": "the queue is full",
+        "message": "the executor was lost",
         "type": "server_error",
         "param": None,
         "code": "service_unavailable",
     }
     assert cancelled == {other.id for other in others}
+
+
+async def test_rows_wait_for_others_of_their_call_in_a_full_queue() -> None:
+    full = ErrorStatus(Unavailable.code, "the queue is full")
+    async with text_site() as site:
+        call = asyncio.ensure_future(
+            ask(site, "POST", "/v1/embeddings", body("hold", ["cat", "the dog", "the dog sat"]))
+        )
+        longest, middle, shortest = await held(site, 3)
+        for request in (middle, shortest):
+            site.scheduler.link.send(InferResponse(request.id, error=full))
+        respond(site, longest)
+        (again,) = await held(site, 1)
+        assert site.scheduler.held.empty()
+        respond(site, again)
+        # Nothing of the call is in the queue, so waiting would not help.
+        (last,) = await held(site, 1)
+        site.scheduler.link.send(InferResponse(last.id, error=full))
+        assert (await call).status == 503
 
 
 async def test_a_client_that_disconnects_cancels_all_rows() -> None:
