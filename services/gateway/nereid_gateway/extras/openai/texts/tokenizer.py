@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     # A text, or a pair of texts for a ranker.
     Text = str | tuple[str, str]
 
-# Bytes. Tokenizing takes about a microsecond per byte, and a text cannot be interrupted.
-MAX_TEXT_BYTES: Final = 4 << 20
+# Characters of a text. Tokenizing takes about a microsecond for each, and cannot be interrupted.
+_MAX_CHARACTERS: Final = 1 << 20
 
 
 class TokenLimit(NamedTuple):
@@ -37,10 +37,7 @@ class TokenLimit(NamedTuple):
 
 
 class Tokens(NamedTuple):
-    """Tokens of a row. types: 1 for the tokens of the second text of a pair, or None if all are 0.
-
-    count: tokens of the text before truncation is not more than this.
-    """
+    """Tokens of a row. types: 1 for tokens of the second text of a pair, or None if all are 0."""
 
     ids: Sequence[int]
     types: Sequence[int] | None = None
@@ -125,9 +122,9 @@ class TextTokenizer:
     def _checked(self, texts: Sequence[Text]) -> Tokenizer:
         for text in texts:
             for part in (text,) if isinstance(text, str) else text:
-                if len(part) > MAX_TEXT_BYTES:
+                if len(part) > _MAX_CHARACTERS:
                     raise InvalidArgument(
-                        f"a text of {len(part)} characters is longer than {MAX_TEXT_BYTES}"
+                        f"a text has {len(part)} characters, more than {_MAX_CHARACTERS}"
                     )
         return self._tokenizer
 
