@@ -11,12 +11,14 @@ from tests.support.scheduler.batching import US, enqueue, execution, next_entrie
 from tests.support.scheduler.samples import entry_of, model_of
 
 
-def batcher_of(batching: str = "", tokens: int = 256, times: BatchTimes | None = None) -> Batcher:
+def batcher_of(
+    batching: str = "", tokens: int = 256, times: BatchTimes | None = None, more: str = ""
+) -> Batcher:
     config = model_of(
         'max_batch_size: 8 input { name: "ids" data_type: TYPE_INT64 dims: [ -1 ] }'
         f" dynamic_batching {{ {batching} }}"
         ' parameters { key: "padding" value { string_value: "ids[0]: 16 32 64" } }'
-        f' parameters {{ key: "max_batch_tokens" value {{ string_value: "{tokens}" }} }}'
+        f' parameters {{ key: "max_batch_tokens" value {{ string_value: "{tokens}" }} }} {more}'
     )
     router: Router[int] = Router()
     return make_batcher(config, router, times)
@@ -124,6 +126,20 @@ def test_requests_of_a_lost_instance_come_back_to_the_front() -> None:
     assert batcher.pending == 3
     assert next_entries(batcher) == lost == [entries[0], entries[2]]
     assert next_entries(batcher) == [entries[1]]
+
+
+@pytest.mark.parametrize(("between", "led"), [(30, [8, 8]), (31, [8])])
+def test_only_the_first_requests_are_looked_at(between: int, led: list[int]) -> None:
+    batcher = batcher_of()
+    enqueue(batcher, *of_lengths(8, *[60] * between, 8))
+    assert lengths_of(batcher) == led
+
+
+def test_a_latency_target_limits_the_rows() -> None:
+    batcher = batcher_of(more='parameters { key: "target_p99_us" value { string_value: "10000" } }')
+    enqueue(batcher, *of_lengths(8, 8))
+    # Until executions are measured, each has one request.
+    assert lengths_of(batcher) == [8]
 
 
 def test_where_executions_are_dear_and_tokens_are_not_all_leave_together() -> None:

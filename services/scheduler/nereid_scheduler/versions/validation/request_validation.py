@@ -138,7 +138,9 @@ class _HeadReader:
         self._required_names = [spec.name for spec in config.inputs if not spec.optional]
         self._required = len(self._required_names)
         self._padding = config.padding
-        self._batches_by_tokens = config.batching is not None and config.batching.max_batch_tokens
+        self._batches_by_tokens = (
+            config.batching is not None and config.batching.max_batch_tokens > 0
+        )
 
     def read_head(self, head: bytes, prefix: str) -> ValidHead:
         """Return a head's batch size, shapes and payload sizes, or raise Triton's error."""
