@@ -1,6 +1,10 @@
 """The batcher of models with max_batch_tokens: similar lengths leave together."""
 
+from typing import Any
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nereid.core.errors import DeadlineExceeded, Unavailable
 from nereid_scheduler.batching.batcher import Batcher, make_batcher
@@ -188,3 +192,56 @@ def test_instances_share_the_open_requests() -> None:
     batch = batcher.next_batch(0, instances=2)
     assert batch is not None
     assert (len(batch.entries), batch.reason) == (2, "shared")
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("enqueue"), st.integers(1, 64), st.integers(1, 2)),
+            st.tuples(st.just("next"), st.integers(0, 1), st.booleans()),
+            st.tuples(st.just("remove"), st.integers(0, 63), st.none()),
+            st.tuples(st.just("expire"), st.integers(1, 40), st.none()),
+        ),
+        max_size=60,
+    ),
+    st.sampled_from([0, 5]),
+)
+def test_each_entry_leaves_once_and_the_first_of_the_most_urgent_leads(
+    events: list[tuple[Any, ...]], delay_us: int
+) -> None:
+    batcher = batcher_of(
+        f"priority_levels: 2 default_priority_level: 1 max_queue_delay_microseconds: {delay_us}"
+    )
+    now_ns, inside = US, list[Entry]()
+    for kind, number, more in events:
+        if kind == "enqueue":
+            entry = entry_of(1 + number % 2, level=more, length=number)
+            entry.deadline_ns = now_ns + 50 * US if number % 3 == 0 else None
+            inside += enqueue(batcher, entry, now_ns=now_ns)
+        elif kind == "next":
+            batch = batcher.next_batch(now_ns, instances=1)
+            if batch is not None:
+                assert batch.size <= 8
+                assert batch.tokens <= 256
+                assert min(inside, key=lambda entry: entry.level) in batch.entries
+                inside = [entry for entry in inside if entry not in batch.entries]
+                if more:
+                    batcher.requeue(batch.entries)
+                    inside = batch.entries + inside
+        elif kind == "remove":
+            if inside:
+                assert batcher.remove_entry(inside.pop(number % len(inside)))
+        else:
+            now_ns += number * US
+            expired = {entry for entry, _ in batcher.expire_entries(now_ns)}
+            due = {entry for entry in inside if entry.deadline_ns and entry.deadline_ns <= now_ns}
+            assert expired == due
+            inside = [entry for entry in inside if entry not in expired]
+        assert batcher.pending == len(inside)
+    now_ns += delay_us * US
+    while inside:
+        batch = batcher.next_batch(now_ns, instances=1)
+        assert batch is not None
+        assert set(batch.entries) <= set(inside)
+        inside = [entry for entry in inside if entry not in batch.entries]
+    assert batcher.next_batch(now_ns, instances=1) is None
