@@ -77,19 +77,19 @@ class TextTokenizer:
 
     def check_ids(self, ids: Sequence[int], limit: TokenLimit, number: int) -> Tokens:
         """Return token ids that a client sent, truncated if that is asked for."""
-        largest = max(ids)
-        if min(ids) < 0 or largest >= self.vocabulary_size:
-            wrong = min(ids) if min(ids) < 0 else largest
-            raise InvalidParameter(
-                limit.parameter,
-                f"token id {wrong} in item {number} is not in the model's vocabulary of"
-                f" {self.vocabulary_size} tokens; they must come from the model's own tokenizer.",
-            )
         if limit.max_tokens and len(ids) > limit.max_tokens:
             if not limit.truncates:
                 raise too_long(len(ids), limit, number)
             end = limit.max_tokens
             ids = ids[:end] if limit.side == "right" else ids[len(ids) - end :]
+        least, largest = min(ids), max(ids)
+        if least < 0 or largest >= self.vocabulary_size:
+            raise InvalidParameter(
+                limit.parameter,
+                f"token id {least if least < 0 else largest} in item {number} is not in the model's"
+                f" vocabulary of {self.vocabulary_size} tokens; they must come from the model's own"
+                " tokenizer.",
+            )
         return Tokens(ids)
 
     def encode_with_offsets(self, text: str, *, special: bool) -> Encoding:
