@@ -109,5 +109,13 @@ def _description(document: Document, value: object) -> str | None:
 
 
 def json_text(value: object) -> str:
-    """Return a JSON value as models read it: strings as they are, others as Python writes them."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    """Return a JSON value as models read it: strings as they are, others as Python writes them.
+
+    Raises InvalidArgument for lists in lists in lists.
+    """
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except RecursionError:
+        raise InvalidArgument("JSON with too deep lists") from None

@@ -238,3 +238,39 @@ async def test_errors_of_system_one(content: bytes, status: int, kind: str | Non
     error = json.loads(response.body)["error"]
     assert (response.status, {*error}) == (status, {"type", "message"}), error
     assert kind is None or error["type"] == kind
+
+
+@pytest.mark.parametrize("depth", [100, 900, 980, 2000])
+async def test_deep_states_are_read_or_refused(depth: int) -> None:
+    state = b"[" * depth + b"]" * depth
+    content = b'{"model": "echo", "state": %b, "questions": {"q": {"type": "noul"}}}' % state
+    async with decision_site() as site:
+        response = await ask(site, "POST", "/v1/systemone", content)
+    assert response.status in {200, 400, 422}, response.body
+
+
+@pytest.mark.parametrize("path", ["/v1/decisions", "/v1/systemone"])
+async def test_halves_of_surrogate_pairs_are_read_or_refused(path: str) -> None:
+    text = '"\\ud800"'
+    old = '{"model": "echo", "state": %s, "questions": {%s: {"type": "noul", "instructions": %s}}}'
+    new = (
+        '{"model": "echo", "input": %s, "questions": [{"name": %s, "type": "predicate",'
+        ' "instructions": %s}]}'
+    )
+    content = (new if path == "/v1/decisions" else old) % (text, text, text)
+    async with decision_site() as site:
+        response = await ask(site, "POST", path, content.encode())
+    assert response.status in {200, 400}, response.body
+
+
+async def test_a_model_is_found_without_its_name_if_there_is_one() -> None:
+    content = b'{"state": "cat", "questions": {"q": {"type": "noul", "instructions": "mat"}}}'
+    async with decision_site() as site:
+        several = await ask(site, "POST", "/v1/systemone", content)
+        del site.scheduler.texts["hold"]
+        # A change by a client of this gateway.
+        site.service._data_plane.control.changes += 1
+        response = await ask(site, "POST", "/v1/systemone", content)
+    assert (several.status, json.loads(several.body)["error"]["type"]) == (400, "invalid_request")
+    found = json.loads(response.body)
+    assert (response.status, found["model"], {*found["answers"]}) == (200, "echo", {"q"})

@@ -13,7 +13,7 @@ from nereid import rpc
 from nereid.core.terminal import escape_controls
 from nereid.rpc.net.address import authority_of, unix_path
 from nereid.rpc.net.backoff import Backoff, BackoffOptions
-from nereid.text.mapping import CLASSIFY, EMBED, RANK
+from nereid.text.mapping import CLASSIFY, DECIDE, EMBED, RANK
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -25,11 +25,13 @@ _MAX_EXAMPLE_LENGTH = 1024
 # Number of elements that are assumed for a variable dimension of a response.
 _VARIABLE_DIM = 100
 _TEXT = "A mesh of small services."
+_QUESTION = {"type": "predicate", "instructions": "It is about software."}
 # Paths and bodies of OpenAI's API, by task.
 _TEXT_BODIES: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     EMBED: ("embeddings", {"input": _TEXT}),
     RANK: ("rerank", {"query": "What is a mesh?", "documents": [_TEXT, "It rains."]}),
     CLASSIFY: ("classify", {"input": _TEXT}),
+    DECIDE: ("decisions", {"input": _TEXT, "questions": [_QUESTION]}),
 }
 
 

@@ -132,7 +132,7 @@ class TextCall:
             rows = rows_of(model, texts, limit, special=special)
         else:
             rows = []
-            for begin, end, size in _jobs(texts):
+            for begin, end, size in split_jobs([*map(_size_of, texts)]):
                 job = texts[begin:end]
 
                 def tokenize(job: Sequence[Any] = job, begin: int = begin) -> list[Row]:
@@ -278,16 +278,16 @@ async def permitted_names(call: HttpCall, models: TextModels) -> list[str]:
     return [name for name in names if grant.permits_model("inference", name)]
 
 
-def _jobs(texts: Sequence[Any]) -> list[tuple[int, int, int]]:
-    """Return where jobs of the texts begin and end, and their sizes."""
+def split_jobs(sizes: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Return where jobs of items begin and end, and their sizes. sizes: in characters."""
     jobs = []
-    begin = size = 0
-    for index, text in enumerate(texts):
-        if index - begin >= _JOB_TEXTS or (index > begin and size >= _JOB_CHARACTERS):
-            jobs.append((begin, index, size))
-            begin, size = index, 0
-        size += _size_of(text)
-    jobs.append((begin, len(texts), size))
+    begin = total = 0
+    for index, size in enumerate(sizes):
+        if index - begin >= _JOB_TEXTS or (index > begin and total >= _JOB_CHARACTERS):
+            jobs.append((begin, index, total))
+            begin, total = index, 0
+        total += size
+    jobs.append((begin, len(sizes), total))
     return jobs
 
 

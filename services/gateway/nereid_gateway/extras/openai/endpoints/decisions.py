@@ -23,6 +23,7 @@ from nereid.text.questions import (
     read_questions,
 )
 from nereid_gateway.extras.openai.bodies import Body
+from nereid_gateway.extras.openai.calls import split_jobs
 from nereid_gateway.extras.openai.conversations import (
     InputImage,
     InputJson,
@@ -55,10 +56,8 @@ if TYPE_CHECKING:
 _MAX_QUESTIONS: Final = 400
 _MAX_OPTIONS: Final = 255
 _MAX_ROWS: Final = 4096
-# Questions of one job, after which other clients have their turn.
-_JOB_QUESTIONS: Final = 32
-# Work on a row, in characters of a text that take as long to tokenize.
-_ROW_CHARACTERS: Final = 128
+# Work on an option apart from its text, in characters that take as long to tokenize.
+_OPTION_CHARACTERS: Final = 128
 _USUAL_CONFIDENCE: Final = "max-probability"
 _DECIMALS: Final = 4
 _VERSION_LINE: Final = b"NoulXP-Version: 0.2\r\n"
@@ -156,12 +155,16 @@ class OpenAiDecisions:
 
     async def _decide(self, call: TextCall) -> Sequence[bytes]:
         body = await call.read_body(DecisionBody)
-        text = read_input(body.input)
         _check_count(len(body.questions))
-        questions = [
-            _read_question(question, f"questions[{index}]")
-            for index, question in enumerate(body.questions)
-        ]
+
+        def read() -> tuple[str, list[Question]]:
+            questions = [
+                _read_question(question, f"questions[{index}]")
+                for index, question in enumerate(body.questions)
+            ]
+            return read_input(body.input), questions
+
+        text, questions = await call.run(len(call.call.body), read)
 
         async def work(model: TextModel) -> bytes:
             decisions = _decisions_of(model)
@@ -193,8 +196,12 @@ class OpenAiDecisions:
         begun_s = time.monotonic()
         body = await call.read_body(SystemOneBody)
         _check_count(len(body.questions))
-        questions = read_questions(body.questions)
-        text = "" if body.state is None else json_text(body.state)
+
+        def read() -> tuple[str, list[Question]]:
+            text = "" if body.state is None else json_text(body.state)
+            return text, read_questions(body.questions)
+
+        text, questions = await call.run(len(call.call.body), read)
 
         async def work(model: TextModel) -> dict[str, Any]:
             decisions = _decisions_of(model)
@@ -258,20 +265,24 @@ async def _encode(
     await call.tokenizer(model)
     encoder = await call.run(len(text), lambda: QuestionEncoder(model, decisions, text))
     encoded: list[QuestionRows] = []
-    for begin in range(0, len(questions), _JOB_QUESTIONS):
-        job = questions[begin : begin + _JOB_QUESTIONS]
+    for begin, end, size in split_jobs([_work_on([question]) for question in questions]):
+        job = questions[begin:end]
 
         def encode(job: Sequence[Question] = job) -> list[QuestionRows]:
             return encoder.encode(job)
 
-        encoded += await call.run(_work_on(job), encode)
+        encoded += await call.run(size, encode)
     return encoded
 
 
 def _work_on(questions: Sequence[Question]) -> int:
     """Return the work on questions, in characters that are tokenized."""
     return sum(
-        len(question.instructions) + _ROW_CHARACTERS * len(question.options)
+        len(question.instructions)
+        + sum(
+            _OPTION_CHARACTERS + len(option.name) + len(option.description or "")
+            for option in question.options
+        )
         for question in questions
     )
 
