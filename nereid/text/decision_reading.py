@@ -156,7 +156,8 @@ def _read_pairs(section: Document, labels: Sequence[str], output_size: int) -> P
     label = _read_label(section, "label", names, _ENTAILMENT)
     if label is None:
         if max(len(names), output_size) != 1:
-            problem = f"say which label means that a statement holds; there are {', '.join(labels)}"
+            known = ", ".join(labels) or "none"
+            problem = f"say which label means that a statement holds; there are {known}"
             raise section.refuse("label", problem)
         label = 0
     contrary = _read_label(section, "contrary", names, _CONTRADICTION)

@@ -86,6 +86,23 @@ def test_the_labels_of_inference_are_known() -> None:
     assert found.rows == PairRows(label=1, contrary=2, truncates=True)
 
 
+@pytest.mark.parametrize("task", ["rank", "classify"])
+def test_a_model_may_decide_besides_what_it_does(task: str) -> None:
+    labels = ["score"] if task == "rank" else LABELS
+    found = mapping(
+        PAIRS if task == "rank" else NLI,
+        text={"task": [task, "decide"]},
+        config={
+            "architectures": ["BertForSequenceClassification"],
+            "id2label": {str(index): label for index, label in enumerate(labels)},
+        },
+    )
+    assert found.tasks == frozenset({task, "decide"})
+    assert found.decisions is not None
+    rows = PairRows() if task == "rank" else PairRows(label=2, contrary=0)
+    assert found.decisions.rows == rows
+
+
 def test_forms_are_strings_or_objects() -> None:
     form = {"bare": "{name}"}
     rows = declared(options={"choice": form, "predicate": "Is it so? {instructions}"}).rows
