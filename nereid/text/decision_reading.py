@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from nereid.text.tensors import Tensors
 
 MANIFESTS: Final = ("noulxp.json", "odxp.json")
-KEYS: Final = (
+_KEYS: Final = (
     "rows",
     "options",
     "label",
@@ -50,6 +50,7 @@ _PAIR_KEYS: Final = ("options", "label", "contrary", "truncate")
 _MARKER_KEYS: Final = ("template", "inputs")
 _STANDARDS: Final = ("noulxp/0.1", "noulxp/0.2", "odxp/0.1", "odxp/0.2")
 _PROFILE: Final = "encoder-markers"
+_UNSERVED: Final = "causal-letters"
 # Files of a package that gateways get.
 _TEMPLATE: Final = "template.json"
 _CALIBRATION: Final = "calibration.json"
@@ -79,9 +80,7 @@ def read_package(
         _read_markers(template, Document(_TEMPLATE, {}), tensors),
         _read_temperatures(calibration),
         _read_confidence(confidence, SYSTEM_ONE_TYPES, "none"),
-        DecisionLimits(
-            limits.count("max_options"), limits.count("max_levels"), limits.count("max_questions")
-        ),
+        _read_limits(limits),
         PackageFacts(
             manifest.string("standard"),
             manifest.string("profile"),
@@ -97,12 +96,11 @@ def check_package(manifest: Document) -> None:
         problem = f"expected one of {', '.join(_STANDARDS)}, but it is '{standard[:64]}'"
         raise manifest.refuse("standard", problem)
     profile = manifest.string("profile")
-    if profile != _PROFILE:
-        problem = (
-            f"'{profile[:64]}' cannot be served, as its weights are GGUF, for which there is no"
-            f" backend; '{_PROFILE}' can"
-        )
+    if profile == _UNSERVED:
+        problem = f"'{profile}' cannot be served, as there is no backend for its weights in GGUF"
         raise manifest.refuse("profile", problem)
+    if profile != _PROFILE:
+        raise manifest.refuse("profile", f"expected {_PROFILE}")
 
 
 def read_decisions(
@@ -112,7 +110,7 @@ def read_decisions(
 
     labels: of the model's logits; output_size: number of its logits, or -1.
     """
-    section.refuse_unknown(KEYS)
+    section.refuse_unknown(_KEYS)
     kind = section.string("rows") or (_MARKERS if section.has("template") else _PAIRS)
     if kind not in {_PAIRS, _MARKERS}:
         raise section.refuse("rows", f"expected {_PAIRS} or {_MARKERS}")
@@ -123,16 +121,19 @@ def read_decisions(
         rows: PairRows | MarkerRows = _read_pairs(section, labels, output_size)
     else:
         rows = _read_markers(section.section("template"), section.section("inputs"), tensors)
-    limits = DecisionLimits(
-        section.count("max_options"), section.count("max_levels"), section.count("max_questions")
-    )
     confidence = section.section("confidence")
     own = {name: name for name in TYPES}
     return DecisionMapping(
         rows,
         _read_calibrations(section),
         _read_confidence(confidence, own, CONFIDENCE_RULES[0]),
-        limits,
+        _read_limits(section),
+    )
+
+
+def _read_limits(document: Document) -> DecisionLimits:
+    return DecisionLimits(
+        document.count("max_options"), document.count("max_levels"), document.count("max_questions")
     )
 
 
@@ -224,7 +225,7 @@ def _read_markers(template: Document, inputs: Document, tensors: Tensors) -> Mar
         max_head=budgets.count("head"),
         max_option=budgets.count("option"),
         reserve=budgets.count("reserve", 16),
-        min_option=budgets.count("option_floor", 4),
+        min_option=max(budgets.count("option_floor", 4), 1),
         min_head=budgets.count("head_floor", 8),
         is_strict=truncation == "strict",
         refuses_marker=reserved == "reject",

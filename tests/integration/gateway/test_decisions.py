@@ -274,3 +274,14 @@ async def test_a_model_is_found_without_its_name_if_there_is_one() -> None:
     assert (several.status, json.loads(several.body)["error"]["type"]) == (400, "invalid_request")
     found = json.loads(response.body)
     assert (response.status, found["model"], {*found["answers"]}) == (200, "echo", {"q"})
+
+
+async def test_system_one_refuses_a_request_before_a_row_is_sent() -> None:
+    long = {"type": "noul", "instructions": "cat " * 150}
+    questions = {"short": {"type": "noul", "instructions": "mat"}, "long": long}
+    content = json.dumps({"model": "echo", "state": "cat", "questions": questions}).encode()
+    async with decision_site() as site:
+        response = await ask(site, "POST", "/v1/systemone", content)
+        assert not site.scheduler.received
+    assert response.status == 422
+    assert json.loads(response.body)["error"]["message"].startswith("questions.long: with the inpu")

@@ -244,6 +244,7 @@ def test_a_package_may_have_older_names() -> None:
     [
         ("noulxp__standard", "noulxp/0.3", "standard: expected one of noulxp/0.1"),
         ("noulxp__profile", "causal-letters", "profile: 'causal-letters' cannot be served"),
+        ("noulxp__profile", "other", "profile: expected encoder-markers"),
         ("noulxp__template__path", "t.json", "template: expected a file 'template.json'"),
         ("noulxp__calibration", None, "calibration: expected a file 'calibration.json'"),
         ("noulxp__tokenizer__path", "other.json", "no file 'other.json'"),

@@ -41,7 +41,7 @@ from nereid_gateway.extras.openai.texts.probabilities import (
 from nereid_gateway.extras.openai.texts.question_rows import QuestionEncoder, QuestionRows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -166,30 +166,24 @@ class OpenAiDecisions:
 
         text, questions = await call.run(len(call.call.body), read)
 
-        async def work(model: TextModel) -> bytes:
-            decisions = _decisions_of(model)
-            results = await self._read_results(call, model, decisions, text, questions)
+        def encode(decisions: DecisionMapping, results: list[_Result]) -> bytes:
+            document = {
+                "model": body.model,
+                "answers": [
+                    _openai_document(each, result, decisions)
+                    for each, result in zip(body.questions, results, strict=True)
+                ],
+                "usage": {
+                    "input_tokens": call.tokens,
+                    "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+                    "output_tokens": 0,
+                    "output_tokens_details": {"reasoning_tokens": 0},
+                    "total_tokens": call.tokens,
+                },
+            }
+            return orjson.dumps(document)
 
-            def encode() -> bytes:
-                document = {
-                    "model": body.model,
-                    "answers": [
-                        _openai_document(each, result, decisions)
-                        for each, result in zip(body.questions, results, strict=True)
-                    ],
-                    "usage": {
-                        "input_tokens": call.tokens,
-                        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-                        "output_tokens": 0,
-                        "output_tokens_details": {"reasoning_tokens": 0},
-                        "total_tokens": call.tokens,
-                    },
-                }
-                return orjson.dumps(document)
-
-            return await call.run(_work_on(questions), encode)
-
-        return (await call.with_model(body.model, (DECIDE,), work),)
+        return await self._respond(call, body.model, text, questions, encode)
 
     async def _system_one(self, call: TextCall) -> Sequence[bytes]:
         call.header_lines = _VERSION_LINE
@@ -203,56 +197,67 @@ class OpenAiDecisions:
 
         text, questions = await call.run(len(call.call.body), read)
 
-        async def work(model: TextModel) -> dict[str, Any]:
-            decisions = _decisions_of(model)
-            results = await self._read_results(call, model, decisions, text, questions)
-            for result in results:
-                if result.refusal:
-                    raise QuestionRefused(result.refusal)
-            return {
-                name: _system_one_document(question, result.probabilities, decisions)
-                for name, question, result in zip(body.questions, questions, results, strict=True)
+        def encode(decisions: DecisionMapping, results: list[_Result]) -> bytes:
+            document = {
+                "model": call.model_name,
+                "answers": {
+                    name: _system_one_document(question, result.probabilities, decisions)
+                    for name, question, result in zip(
+                        body.questions, questions, results, strict=True
+                    )
+                },
+                "usage": {"input_tokens": call.tokens, "output_tokens": 0},
+                "latency_ms": round((time.monotonic() - begun_s) * 1000, 2),
             }
+            return orjson.dumps(document)
 
-        results = await call.with_model(body.model, (DECIDE,), work)
-        document = {
-            "model": call.model_name,
-            "answers": results,
-            "usage": {"input_tokens": call.tokens, "output_tokens": 0},
-            "latency_ms": round((time.monotonic() - begun_s) * 1000, 2),
-        }
-        return (orjson.dumps(document),)
+        return await self._respond(call, body.model, text, questions, encode, refuses_all=True)
 
-    async def _read_results(
+    async def _respond(  # noqa: PLR0913
         self,
         call: TextCall,
-        model: TextModel,
-        decisions: DecisionMapping,
+        name: str | None,
         text: str,
         questions: list[Question],
-    ) -> list[_Result]:
-        """Return an answer to each question."""
-        _check_limits(decisions, questions)
-        encoded = await _encode(call, model, decisions, text, questions)
-        rows = [row for each in encoded for row in each.rows]
-        call.hold_rows(rows)
+        encode: Callable[[DecisionMapping, list[_Result]], bytes],
+        *,
+        refuses_all: bool = False,
+    ) -> Sequence[bytes]:
+        """Return what `encode` makes of the questions' results.
 
-        def read(response: InferResponse, _row: Row) -> NDArray[Any]:
-            return self._outputs.read(response, model.mapping.output)
+        refuses_all: raise QuestionRefused if the model cannot read one of the questions.
+        """
 
-        outputs = iter(await call.infer(rows, read))
+        async def work(model: TextModel) -> bytes:
+            decisions = model.mapping.decisions
+            assert decisions is not None, "the model's tasks include decisions"
+            _check_limits(decisions, questions)
+            encoded = await _encode(call, model, decisions, text, questions)
+            refusal = next((each.refusal for each in encoded if each.refusal), "")
+            if refuses_all and refusal:
+                raise QuestionRefused(refusal)
+            rows = [row for each in encoded for row in each.rows]
+            call.hold_rows(rows)
 
-        def results() -> list[_Result]:
-            return [
-                _Result([], refusal)
-                if refusal
-                else _Result(
-                    option_probabilities(question, [next(outputs) for _ in own], decisions)
-                )
-                for question, (own, refusal) in zip(questions, encoded, strict=True)
-            ]
+            def read(response: InferResponse, _row: Row) -> NDArray[Any]:
+                return self._outputs.read(response, model.mapping.output)
 
-        return await call.run(_work_on(questions), results)
+            outputs = iter(await call.infer(rows, read))
+
+            def finish() -> bytes:
+                results = [
+                    _Result([], refusal)
+                    if refusal
+                    else _Result(
+                        option_probabilities(question, [next(outputs) for _ in own], decisions)
+                    )
+                    for question, (own, refusal) in zip(questions, encoded, strict=True)
+                ]
+                return encode(decisions, results)
+
+            return await call.run(_work_on(questions), finish)
+
+        return (await call.with_model(name, (DECIDE,), work),)
 
 
 async def _encode(
@@ -285,12 +290,6 @@ def _work_on(questions: Sequence[Question]) -> int:
         )
         for question in questions
     )
-
-
-def _decisions_of(model: TextModel) -> DecisionMapping:
-    decisions = model.mapping.decisions
-    assert decisions is not None, "the model's tasks include decisions"
-    return decisions
 
 
 def _check_count(count: int) -> None:
@@ -390,6 +389,7 @@ def _openai_document(
 def _system_one_document(
     question: Question, values: list[float], decisions: DecisionMapping
 ) -> dict[str, Any]:
+    """Return an answer in System One's form."""
     rounded = [round(value, _DECIMALS) for value in values]
     result: dict[str, Any] = {"type": _SYSTEM_ONE_NAMES[question.type]}
     names = [option.name for option in question.options]
