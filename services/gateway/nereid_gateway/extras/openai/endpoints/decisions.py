@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
+import numpy as np
 import orjson
 
 from nereid.text.decisions import MarkerRows, QuestionRefused
@@ -239,8 +240,9 @@ class OpenAiDecisions:
             rows = [row for each in encoded for row in each.rows]
             call.hold_rows(rows)
 
-            def read(response: InferResponse, _row: Row) -> NDArray[Any]:
-                return self._outputs.read(response, model.mapping.output)
+            def read(response: InferResponse, _row: Row) -> NDArray[np.float64]:
+                # A copy: the response's buffer may be reused before the last row is read.
+                return self._outputs.read(response, model.mapping.output).astype(np.float64)
 
             outputs = iter(await call.infer(rows, read))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import log
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,14 +27,14 @@ _LEAST = 1e-12
 
 
 def option_probabilities(
-    question: Question, outputs: Sequence[NDArray[Any]], decisions: DecisionMapping
+    question: Question, outputs: Sequence[Values], decisions: DecisionMapping
 ) -> list[float]:
     """Return the probability of each option, from the output of each of the question's rows.
 
     Raises Internal for outputs that are none of the model's mapping.
     """
     rows = decisions.rows
-    arrays = [output.reshape(-1).astype(np.float64) for output in outputs]
+    arrays = [output.reshape(-1) for output in outputs]
     if isinstance(rows, PairRows):
         if question.type == PREDICATE:
             logits = np.array([0.0, _margin(arrays[0], rows)])

@@ -38,7 +38,7 @@ def pairs(*calibrations: Calibration, **rows: Any) -> DecisionMapping:
 
 
 def arrays(*rows: list[float]) -> list[Any]:
-    return [np.array([row], np.float32) for row in rows]
+    return [np.array([row], np.float64) for row in rows]
 
 
 @settings(max_examples=30)
