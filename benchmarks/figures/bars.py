@@ -58,10 +58,15 @@ def draw(title: str, groups: Sequence[Group], theme: Theme) -> str:
         for bar in group.bars:
             parts += _bar(bar, y + _ROW / 2, bar.value * scale, theme)
             y += _ROW
-    height = y + _MARGIN
-    size = f'width="{_WIDTH}" height="{height}" viewBox="0 0 {_WIDTH} {height}"'
+    return document((_WIDTH, y + _MARGIN), title, parts, theme)
+
+
+def document(size: tuple[int, int], title: str, parts: Sequence[str], theme: Theme) -> str:
+    """Return an SVG of elements on the theme's background, with a title for screen readers."""
+    width, height = size
+    box = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
     font = 'font-family="system-ui, sans-serif" font-size="13"'
-    begin = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" {font}>'
+    begin = f'<svg xmlns="http://www.w3.org/2000/svg" {box} role="img" {font}>'
     background = f'<rect width="100%" height="100%" rx="6" fill="{theme.background}"/>'
     about = f"<title>{escape(title)}</title>"
     return "\n".join((begin, about, background, *parts, "</svg>", ""))

@@ -55,6 +55,7 @@ _TOO_WIDE = f"""() => {{
     ]),
   ].map((each) => each.textContent.slice(0, 80));
 }}"""
+_MISSING = "[...document.images].filter((each) => !each.naturalWidth).map((each) => each.src)"
 
 
 class _Handler(SimpleHTTPRequestHandler):
@@ -117,13 +118,17 @@ def test_the_search_finds_the_page(searched: Page, question: str) -> None:
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_pages_fit_the_screen(browser: Browser, site: str, width: int) -> None:
+def test_pages_fit_the_screen_and_have_their_pictures(
+    browser: Browser, site: str, width: int
+) -> None:
     page = browser.new_page(viewport={"width": width, "height": 800})
     page.route("**/*.js", lambda route: route.abort())
-    too_wide = {}
+    too_wide, missing = {}, {}
     for path in sorted(_SITE.rglob("index.html")):
         name = path.parent.relative_to(_SITE).as_posix()
         page.goto(f"{site}/{name}/")
         too_wide[name] = page.evaluate(_TOO_WIDE)
+        missing[name] = page.evaluate(_MISSING)
     page.close()
     assert {name: found for name, found in too_wide.items() if found} == {}
+    assert {name: found for name, found in missing.items() if found} == {}
