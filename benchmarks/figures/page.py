@@ -74,7 +74,11 @@ _ALIKE = 3
 
 
 def page(samples: Samples, about: dict[str, Any]) -> str:
-    """Return the page in Markdown."""
+    """Return the page in Markdown.
+
+    Raises:
+        ValueError: the run lacks the model that the page begins with.
+    """
     parts = (
         *_beginning(samples, about),
         _run(about),
@@ -143,8 +147,6 @@ def charts(samples: Samples, about: dict[str, Any]) -> dict[str, str]:
         ]
         if bars:
             groups.append(Group(spoken, sorted(bars, key=lambda bar: -bar.value)))
-    if not groups:
-        return {}
     return {
         f"{_CHART}-{name}.svg": draw_bars(_chart_title(samples), groups, theme)
         for name, theme in THEMES.items()
@@ -156,8 +158,10 @@ def _chart_title(samples: Samples) -> str:
 
 
 def _highest_load(samples: Samples) -> int:
-    loads = (cell.concurrency for cell in samples if _is_on_chart(cell))
-    return max(loads, default=0)
+    loads = [cell.concurrency for cell in samples if _is_on_chart(cell)]
+    if not loads:
+        raise ValueError(f"the page begins with the model {_FIRST_MODEL}, which the run lacks")
+    return max(loads)
 
 
 def _is_on_chart(cell: Cell) -> bool:
@@ -194,12 +198,10 @@ describes each server's settings and how it is measured.
 def _summary(samples: Samples, about: dict[str, Any]) -> Iterator[str]:
     """Yield a table of the perceptron at its lowest and highest load, a row for each server."""
     cells = list(filter(_is_on_chart, samples))
-    loads = sorted({cell.concurrency for cell in cells})
-    columns = [
-        (protocol, load)
-        for protocol in dict.fromkeys(cell.protocol for cell in sorted(cells, key=_order))
-        for load in sorted({loads[0], loads[-1]})
-    ]
+    highest = _highest_load(samples)
+    loads = sorted({min(cell.concurrency for cell in cells), highest})
+    protocols = dict.fromkeys(cell.protocol for cell in sorted(cells, key=_order))
+    columns = [(protocol, load) for protocol in protocols for load in loads]
     titles = (f"{_PROTOCOLS[protocol]}, {load} {_IN_FLIGHT}" for protocol, load in columns)
     yield _line("", *titles)
     yield _line(*("---" for _ in range(1 + len(columns))))

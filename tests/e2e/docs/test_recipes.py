@@ -95,7 +95,8 @@ class Server:
     def run(self, command: str) -> str:
         """Run a block of commands; what it prints."""
         urls = self.here("-u localhost:8000 --metrics-url localhost:8002/metrics")
-        command = re.sub(r"\bnereid (perf|explain)\b", rf"nereid \1 {urls}", self.here(command))
+        command = self.here(command).replace("nereid perf", f"nereid perf --max-trials 3 {urls}")
+        command = command.replace("nereid explain", f"nereid explain {urls}")
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         result = subprocess.run(
             ["bash", "-ec", command],
@@ -106,7 +107,8 @@ class Server:
             timeout=120,
             check=False,
         )
-        assert result.returncode in {0, _NOT_STABLE}, result.stdout + result.stderr
+        accepted = {0, _NOT_STABLE} if "nereid perf" in command else {0}
+        assert result.returncode in accepted, result.stdout + result.stderr
         return result.stdout
 
 

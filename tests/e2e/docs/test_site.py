@@ -27,7 +27,7 @@ _SITE = ROOT / "build" / "site"
 QUESTIONS = {
     "how do I batch": "recipes/batching",
     "how do I stream tokens": "recipes/streaming",
-    "why is my model slow": "operators/explain",
+    "why is my model slow": "operators/doctor|operators/explain",
     "how do I add an API key": "operators/authentication",
     "load models from S3": "recipes/kubernetes-s3|operators/repositories",
     "move from torchserve": "recipes/from-torchserve",

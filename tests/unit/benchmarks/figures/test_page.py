@@ -53,6 +53,12 @@ def test_charts_have_the_servers_at_the_highest_load_fastest_first(samples: Samp
     assert charts["speed-dark.svg"] != charts["speed-light.svg"]
 
 
+def test_a_run_without_the_perceptron_makes_no_page(samples: Samples) -> None:
+    others = {cell: rounds for cell, rounds in samples.items() if cell.peer == BARE}
+    with pytest.raises(ValueError, match="mlp"):
+        page.page(others, ABOUT)
+
+
 def test_the_readme_says_where_another_server_is_faster(samples: Samples) -> None:
     times = "\N{MULTIPLICATION SIGN}"
     assert f"| Nereid | gRPC | 0.8 {times} | 1.5 {times} |" in page.readme_figure(samples, ABOUT)
