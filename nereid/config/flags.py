@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import enum
 import inspect
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 _TRUE = frozenset({"true", "1", "yes", "on"})
 _FALSE = frozenset({"false", "0", "no", "off"})
+# Minimum similarity at which an unknown name is reported as a misspelling.
+_SIMILARITY = 0.75
 
 
 class Topic(enum.Enum):
@@ -179,6 +182,12 @@ def flag_name(field: dataclasses.Field[Any]) -> str:
 def flag_text(value: Any) -> str:
     """Return a value as it is written on a command line."""
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def similar(name: str, names: Iterable[str]) -> str:
+    """Return "; did you mean X?" for an unknown name, or "" if none of the names is similar."""
+    near = difflib.get_close_matches(name, list(names), 1, _SIMILARITY)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def boolean(text: str) -> bool:
