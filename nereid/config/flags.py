@@ -226,15 +226,22 @@ def seconds(text: str) -> float:
     return value
 
 
-def choice(*names: str) -> Parse:
-    """Return a parser that accepts one of these words."""
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """A parser that accepts one of these words."""
 
-    def parse(text: str) -> str:
-        if text not in names:
-            raise ValueError(f"expected one of {', '.join(names)}")
+    names: tuple[str, ...]
+
+    def __call__(self, text: str) -> str:
+        """Return the word; raise ValueError if it is none of them."""
+        if text not in self.names:
+            raise ValueError(f"expected one of {', '.join(self.names)}")
         return text
 
-    return parse
+
+def choice(*names: str) -> Choice:
+    """Return a parser that accepts one of these words."""
+    return Choice(names)
 
 
 def address(text: str) -> str:

@@ -13,7 +13,15 @@ import sys
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from nereid.config import config_file
-from nereid.config.flags import DeclaredFlag, declared_flags, flag_name, flag_text, similar
+from nereid.config.flags import (
+    Choice,
+    DeclaredFlag,
+    boolean,
+    declared_flags,
+    flag_name,
+    flag_text,
+    similar,
+)
 from nereid.config.help_text import VARIABLES, help_text
 
 if TYPE_CHECKING:
@@ -83,6 +91,23 @@ def read_shared_settings(  # noqa: PLR0913 (by keyword)
         print(config_file.file_text(flags, values))  # noqa: T201
         sys.exit(0)
     return results
+
+
+def settings_parser(classes: Sequence[type[Any]], program: str) -> argparse.ArgumentParser:
+    """Return a description of the flags of these settings classes, for shell completion."""
+    flags = {flag.field.name: flag.option for flag in declared_flags(*classes)}
+    parser = _parser(declared_flags(*classes), program)
+    parser.description = " ".join((classes[0].__doc__ or "").split())
+    for action in parser._actions:  # noqa: SLF001 - argparse has no public list of them
+        option = flags.get(action.dest)
+        if option is None:
+            continue
+        action.help = option.help.replace("%", "%%")
+        if isinstance(option.parse, Choice):
+            action.choices = option.parse.names
+        elif option.parse is boolean:
+            action.choices = ("true", "false")
+    return parser
 
 
 def exit_on_errors(errors: Sequence[str], program: str) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from nereid.config.settings_reader import read_shared_settings, settings_argv
+from nereid.config.settings_reader import read_shared_settings, settings_argv, settings_parser
 from nereid.core.terminal import log_to_terminal, print_error, print_lines
 from nereid_analyze.checkpoint import Checkpoint, CheckpointError, recorded
 from nereid_analyze.job import Job, measurements_again, most_candidates, search_of
@@ -38,6 +38,7 @@ from nereid_perf.server_stats.gauges import GaugeSampler
 from nereid_perf.settings import TargetSettings
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Mapping, Sequence
     from types import FrameType
 
@@ -52,6 +53,11 @@ _FAILED: Final = 1
 _USAGE: Final = 2
 _LOOK_S: Final = 5.0
 _OWN: Final = ("--url=", "--protocol=", "--collect-metrics=", "--metrics-url=")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the command's flags, for shell completion."""
+    return settings_parser((AnalyzeSettings, TargetSettings), _PROGRAM)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from nereid.config.flags import flag
-from nereid.config.settings_reader import read_settings
+from nereid.config.settings_reader import read_settings, settings_parser
 from nereid.core.terminal import log_to_terminal, print_error, print_lines
 from nereid_analyze.checkpoint import CheckpointError, recorded
 from nereid_analyze.job import search_of
@@ -17,6 +17,7 @@ from nereid_analyze.result.config_text import ConfigTextError
 from nereid_analyze.search.trial import CandidateError, resolve
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
 _PROGRAM: Final = "nereid analyze report"
@@ -29,6 +30,11 @@ class ReportSettings:
     checkpoint: tuple[str, ...] = flag(..., "a file of nereid analyze profile", repeated=True)
     export_path: str = flag(".", "directory of results and reports", aliases=("-e",))
     price_per_hour: float | None = flag(None, "of the machine; else the checkpoint's", float)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the command's flags, for shell completion."""
+    return settings_parser((ReportSettings,), _PROGRAM)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from nereid.config.settings_reader import exit_on_errors, read_shared_settings
+from nereid.config.settings_reader import exit_on_errors, read_shared_settings, settings_parser
 from nereid.core.terminal import print_error, print_lines
 from nereid.version import version
 from nereid_perf import exit_codes
@@ -19,6 +19,7 @@ from nereid_perf.questions.settings import QuestionSettings
 from nereid_perf.settings import LoadSettings, MeasurementSettings, TargetSettings
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
 _CLASSES: Final = (
@@ -93,6 +94,11 @@ class RunSettings:
         if self.inputs.replay:
             return LoadLevel("trace", self.load.replay_speed)
         return self.load.level
+
+
+def make_run_parser(program: str) -> argparse.ArgumentParser:
+    """Return all flags, for shell completion."""
+    return settings_parser(_CLASSES, program)
 
 
 def read_run_settings(argv: Sequence[str], program: str) -> RunSettings:
