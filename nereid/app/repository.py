@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 # one element that are Python values there.
 TEXT: Final = "text_tensors"
 SCALAR: Final = "scalar_tensors"
+# Parameter of the Python backend that this package has no use for: nereid is not in that Python.
+_ENVIRONMENT: Final = "EXECUTION_ENV_PATH"
 # Directory of a saved version with the application's files.
 _APPLICATION: Final = "application"
 _PICKLE: Final = "model.pkl"
@@ -123,6 +125,11 @@ def config_text(model: Model) -> str:
     config["parameters"] = {
         key: {"string_value": ",".join(names)} for key, names in marked.items() if names
     }
+    if _ENVIRONMENT in model.config.get("parameters", {}):
+        raise SourceError(
+            f"model '{model.name}': config=: {_ENVIRONMENT}: functions run in the Python that"
+            " serves them: install their packages there, or write a model.py"
+        )
     message = model_config_pb2.ModelConfig()
     try:
         json_format.ParseDict(config, message)

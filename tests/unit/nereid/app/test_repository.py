@@ -83,6 +83,15 @@ def test_an_unknown_field_of_config_is_refused() -> None:
         config_text(function)
 
 
+def test_an_environment_of_its_own_is_refused() -> None:
+    @nereid.model(config={"parameters": {"EXECUTION_ENV_PATH": {"string_value": "/env"}}})
+    def function(x: float) -> float:
+        return x
+
+    with pytest.raises(SourceError, match="EXECUTION_ENV_PATH: functions run in the Python that"):
+        config_text(function)
+
+
 def test_a_file_is_referred_to_and_saved_with_what_it_imports(app: Path, tmp_path: Path) -> None:
     model = model_of(app)
     assert write_models(tmp_path / "live", [model]) == ["scaled"]
