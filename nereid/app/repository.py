@@ -82,7 +82,7 @@ def write_model(root: Path, model: Model, *, complete: bool = False) -> None:
         _remove_written(version.parent)
     version.mkdir(parents=True)
     (version.parent / "config.pbtxt").write_text(config_text(model))
-    place = place_of(model.target)
+    place = place_of(model)
     if place is None:
         arguments: list[str] = [_PICKLE]
         (version / _PICKLE).write_bytes(_pickled(model))

@@ -86,7 +86,7 @@ def _models(file: Path) -> dict[str, LoadedModel]:
             f"{file} defines no model at its top level: decorate a function with @nereid.model; a"
             f" file that binds functions in a main() of its own runs by: python {file.name}"
         )
-    places = {name: place_of(model.target) for name, model in models.items()}
+    places = {name: place_of(model) for name, model in models.items()}
     defined = {place.name for place in places.values() if place is not None}
     return {
         name: LoadedModel(

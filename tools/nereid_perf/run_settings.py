@@ -106,6 +106,8 @@ def read_run_settings(argv: Sequence[str], program: str) -> RunSettings:
     if "--version" in argv:
         print_lines([f"nereid {version()}"])
         sys.exit(0)
+    # perf_analyzer's short form of --help.
+    argv = ["-h" if text == "-?" else text for text in argv]
     settings = RunSettings(
         # Environment variables that are meant for a server would set flags of this tool.
         *read_shared_settings(_CLASSES, argv, {}, program, common=_COMMON, ending=exit_codes.TEXT)
