@@ -125,17 +125,17 @@ def config_text(model: Model) -> str:
     config["parameters"] = {
         key: {"string_value": ",".join(names)} for key, names in marked.items() if names
     }
-    if _ENVIRONMENT in model.config.get("parameters", {}):
-        raise SourceError(
-            f"model '{model.name}': config=: {_ENVIRONMENT}: functions run in the Python that"
-            " serves them: install their packages there, or write a model.py"
-        )
     message = model_config_pb2.ModelConfig()
     try:
         json_format.ParseDict(config, message)
         extra = json_format.ParseDict(model.config, model_config_pb2.ModelConfig())
     except json_format.ParseError as error:
         raise SourceError(f"model '{model.name}': config=: {error}") from error
+    if _ENVIRONMENT in extra.parameters:
+        raise SourceError(
+            f"model '{model.name}': config=: {_ENVIRONMENT}: functions run in the Python that"
+            " serves them: install their packages there, or write a model.py"
+        )
     for field, _ in extra.ListFields():
         if field.name != "parameters":
             # A field of config= replaces the one that follows from the function.

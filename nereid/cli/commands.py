@@ -30,13 +30,10 @@ class Command(NamedTuple):
         function = getattr(importlib.import_module(self.module), self.function)
         return function
 
-    def make_parser(self) -> argparse.ArgumentParser:
-        """Import the module and describe the command's flags, for shell completion.
-
-        Raise ModuleNotFoundError, or AttributeError if the module does not describe them.
-        """
-        parser: argparse.ArgumentParser = importlib.import_module(self.module).make_parser()
-        return parser
+    def make_parser(self) -> argparse.ArgumentParser | None:
+        """Import the module and describe its flags, if it does; may raise ModuleNotFoundError."""
+        make = getattr(importlib.import_module(self.module), "make_parser", None)
+        return None if make is None else make()
 
     def summary(self) -> str:
         """Return the module's SUMMARY, or "", without an import; may raise ModuleNotFoundError."""

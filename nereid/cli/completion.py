@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
@@ -63,14 +64,13 @@ def _all_commands(files: Any) -> argparse.ArgumentParser:
 
 
 def _parser_of(command: Command) -> argparse.ArgumentParser:
-    try:
+    parser = None
+    # A command whose extra is not installed is completed without its flags.
+    with contextlib.suppress(ModuleNotFoundError):
         parser = command.make_parser()
-    except (AttributeError, ModuleNotFoundError):
-        # A command of another distribution, or one whose extra is not installed: its name alone.
-        parser = argparse.ArgumentParser(add_help=False)
     if isinstance(parser, CommandParser):
         parser.show_all()
-    return parser
+    return parser or argparse.ArgumentParser(add_help=False)
 
 
 def _complete_files(parser: argparse.ArgumentParser, files: Any) -> None:

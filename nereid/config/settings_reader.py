@@ -95,11 +95,12 @@ def read_shared_settings(  # noqa: PLR0913 (by keyword)
 
 def settings_parser(classes: Sequence[type[Any]], program: str) -> argparse.ArgumentParser:
     """Return a description of the flags of these settings classes, for shell completion."""
-    flags = {flag.field.name: flag.option for flag in declared_flags(*classes)}
-    parser = _parser(declared_flags(*classes), program)
+    flags = declared_flags(*classes)
+    options = {flag.field.name: flag.option for flag in flags}
+    parser = _parser(flags, program)
     parser.description = " ".join((classes[0].__doc__ or "").split())
     for action in parser._actions:  # noqa: SLF001 - argparse has no public list of them
-        option = flags.get(action.dest)
+        option = options.get(action.dest)
         if option is None:
             continue
         action.help = option.help.replace("%", "%%")

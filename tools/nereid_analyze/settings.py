@@ -157,6 +157,8 @@ class AnalyzeSettings:
         errors = []
         if not self.config_file and not self.profile_models:
             errors.append("--profile-models or --config-file says what is to be analyzed")
+        if self.json and not Path(self.json).parent.is_dir():
+            errors.append(f"--json: there is no directory '{Path(self.json).parent}'")
         if self.apply and not self.model_repository and not self.config_file:
             errors.append("--apply needs --model-repository, where it writes")
         if self.executors and self.launch_mode == "remote":

@@ -91,4 +91,5 @@ def test_zsh_has_all_commands_and_valid_syntax(scripts: Path) -> None:
 def test_each_command_describes_its_flags(name: str, place: str) -> None:
     module, _, function = place.partition(":")
     parser = Command(name, module, function).make_parser()
+    assert parser is not None
     assert len(parser._actions) > 1
