@@ -309,6 +309,10 @@ GATEWAY_GRPC_CONNECTIONS: Final = _gauge(
 GATEWAY_LINKED: Final = _gauge(
     "nereid_gateway_linked", "Schedulers that this gateway is connected to"
 )
+ACCESS_LOG_DROPPED: Final = _counter(
+    "nereid_gateway_access_log_dropped_total",
+    "Lines of --access-log that were dropped, because the file was full or too slow",
+)
 ACCESS_REFUSALS: Final = _counter(
     "nereid_gateway_access_refusals_total",
     "Calls and requests refused by client authentication (--auth-config), by reason",

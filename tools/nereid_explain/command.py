@@ -31,7 +31,7 @@ _WIDTH: Final = 100
 
 def main(argv: Sequence[str]) -> int:
     """Ask the mesh, print statements, and return the exit code."""
-    parser = _parser()
+    parser = make_parser()
     given = parser.parse_args(argv)
     if (given.name is None) == (given.model is None):
         parser.error("give the model's name: -m NAME")
@@ -72,7 +72,8 @@ def _lines(statements: Sequence[Statement]) -> Iterator[str]:
             )
 
 
-def _parser() -> CommandParser:
+def make_parser() -> CommandParser:
+    """Return the command's flags."""
     parser = CommandParser(_PROGRAM, _DESCRIPTION, _EPILOG)
     add = parser.add_argument
     add("-m", "--model", metavar="NAME", help="the model's name")

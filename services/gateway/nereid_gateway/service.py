@@ -129,6 +129,7 @@ class GatewayService:
         )
         chain = _infer_chain(settings, self._upstream, group, self._timeline)
         self._tracing = chain.tracing
+        self._access_log = chain.access_log
         self._decoders = DecoderPool(
             PoolLimits(
                 processes=settings.decoder_processes,
@@ -184,6 +185,7 @@ class GatewayService:
             self._access,
             kept=kept,
             grpc_connections=self._count_grpc_connections,
+            access_log=self._access_log,
         )
         self._read_own = own.read_page
         self._shares_ports = (
@@ -399,6 +401,8 @@ class GatewayService:
         self._data_plane.regions.close()
         if self._tracing is not None:
             await asyncio.to_thread(self._tracing.close)
+        if self._access_log is not None:
+            await asyncio.to_thread(self._access_log.close)
 
     def _stop_accepting(self) -> None:
         for edge in self._edges:
@@ -461,7 +465,7 @@ def _infer_chain(
     if is_read or timed is not TimedRequests.NEVER:
         step = Recording(step.infer, timeline.requests, tracing, slow_requests, access_log)
     records_all = is_read or timed is TimedRequests.ALWAYS
-    return InferChain(step.infer, tracing, regions, timed, slow_requests, records_all)
+    return InferChain(step.infer, tracing, regions, timed, slow_requests, records_all, access_log)
 
 
 def _http_limits(settings: GatewaySettings) -> HttpLimits:

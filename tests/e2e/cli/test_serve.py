@@ -216,3 +216,21 @@ def test_what_a_killed_mesh_left_is_removed(
     assert list(temporary.iterdir()) == []
     # Segments have no names; other tests' processes have objects there.
     assert not [*Path("/dev/shm").glob("nereid*")]
+
+
+def test_systemd_is_notified_of_readiness_and_the_end(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(str(tmp_path / "notify"))
+        receiver.settimeout(60)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        mesh = Mesh(repository, tmp_path / "log", "--executors=1")
+        try:
+            assert receiver.recv(100) == b"READY=1"
+            states = {entry["state"] for entry in mesh.versions()}
+            assert "READY" in states
+            assert "LOADING" not in states
+        finally:
+            assert mesh.terminate() == 0
+        assert receiver.recv(100) == b"STOPPING=1"

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from nereid_gateway.core.kept_counts import KeptCounts
     from nereid_gateway.fronts.grpc.front import GrpcFront
     from nereid_gateway.guards.auth.access import AccessControl
+    from nereid_gateway.plane.access_log import AccessLog
     from nereid_gateway.plane.control.control import Control
     from nereid_gateway.server.call import HttpCall
     from nereid_gateway.server.ordered_responses import Dispatch
@@ -64,10 +65,12 @@ class GatewayMetrics:
         *,
         kept: KeptCounts | None = None,
         grpc_connections: Callable[[], int | None] = lambda: None,
+        access_log: AccessLog | None = None,
     ) -> None:
         """kept: counts of earlier processes of a group's gateway."""
         self._kept = kept
         self._grpc_connections = grpc_connections
+        self._access_log = access_log
         self._http = http
         self._grpc = grpc
         self._router = router
@@ -90,6 +93,8 @@ class GatewayMetrics:
         if grpc_connections is not None:
             page.add_value(metrics.GATEWAY_GRPC_CONNECTIONS, grpc_connections)
         page.add_value(metrics.GATEWAY_LINKED, self._router.links_up)
+        if self._access_log is not None:
+            page.add_value(metrics.ACCESS_LOG_DROPPED, self._access_log.dropped)
         if self._access is not None:
             refusals = self._access.refusals.counts.items()
             by_reason = {reason.value: count for reason, count in refusals}

@@ -72,7 +72,7 @@ checked. With --json the output is one document, which docs/model-authors/check.
 
 def main(argv: Sequence[str]) -> int:
     """Check the repositories, print the report, and return the exit code."""
-    parser = _parser()
+    parser = make_parser()
     given = parser.parse_args(argv)
     paths = [*given.path, *given.model_repository]
     if not paths:
@@ -196,7 +196,8 @@ def _gpu_list(text: str) -> str:
     return text
 
 
-def _parser() -> CommandParser:
+def make_parser() -> CommandParser:
+    """Return the command's flags."""
     parser = CommandParser(_PROGRAM, _DESCRIPTION, _EPILOG)
     add = parser.add_argument
     add("path", nargs="*", help="a model repository; there may be several")

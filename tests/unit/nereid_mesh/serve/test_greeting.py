@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nereid.rpc import RpcError, Status
-from nereid_mesh.serve.greeting import ClientAccess, greet
+from nereid_mesh.serve.greeting import ClientAccess, greet, loaded_models
 
 FORGED = "2026-01-01 00:00:00,000 ERROR nereid: all is lost"
 READY = "it's $(one)\nmodel"
@@ -44,7 +44,8 @@ class Mesh:
 async def _greeting(
     capsys: pytest.CaptureFixture[str], access: ClientAccess | None = None, address: str = ADDRESS
 ) -> str:
-    await greet({"http": address}, Mesh(), access or ClientAccess())
+    mesh = Mesh()
+    await greet(await loaded_models(mesh), {"http": address}, mesh, access or ClientAccess())
     return capsys.readouterr().out
 
 
