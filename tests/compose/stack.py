@@ -106,6 +106,10 @@ class Stack:
         found: list[dict[str, Any]] = json.loads(self.docker("inspect", container))
         return found[0]
 
+    def image_bytes(self, name: str) -> int:
+        """Return an image's size, unpacked."""
+        return int(self.docker("image", "inspect", "--format={{.Size}}", name))
+
     def python(self, service: str, program: str) -> str:
         """What a program in Python prints in the service's container."""
         return self.compose("exec", "-T", service, "python", "-c", program).strip()
