@@ -42,6 +42,7 @@ UNUSED = (
     *("pydoc_data", "site-packages", "test", "tests", "tkinter", "turtle.py", "turtledemo"),
 )
 _DPKG = Path("/var/lib/dpkg")
+_LDCONFIG = "/sbin/ldconfig"
 _LINKED = re.compile(r"(/\S+) \(0x")
 _CACHED = re.compile(r"^\s*(\S+) \(.*\) => (\S+)$", re.MULTILINE)
 
@@ -63,7 +64,7 @@ class ImageRoot:
 
     def add(self, path: Path) -> None:
         """Copy a file, with the links on the way to it."""
-        place = self._root / path.parent.resolve().relative_to("/") / path.name
+        place = self._place_of(path)
         if place.is_symlink() or place.exists():
             return
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -74,7 +75,9 @@ class ImageRoot:
     def add_linked(self, path: Path) -> None:
         """Copy a program or library, with all libraries that it is linked with."""
         self.add(path)
-        shown = subprocess.run(["ldd", str(path)], capture_output=True, text=True, check=False)
+        shown = subprocess.run(
+            ["/usr/bin/ldd", str(path)], capture_output=True, text=True, check=False
+        )
         for found in _LINKED.findall(shown.stdout):
             self.add(Path(found))
 
@@ -110,11 +113,13 @@ class ImageRoot:
             if licence.exists():
                 self.add(licence)
 
+    def _place_of(self, path: Path) -> Path:
+        return self._root / path.parent.resolve().relative_to("/") / path.name
+
     def _owners(self) -> Iterator[str]:
         for listing in _DPKG.glob("info/*.list"):
             for line in listing.read_text().splitlines():
-                path = os.path.join(os.path.realpath(os.path.dirname(line)), os.path.basename(line))
-                place = Path(f"{self._root}{path}")
+                place = self._place_of(Path(line))
                 if place.is_symlink() or place.is_file():
                     yield listing.stem.partition(":")[0]
                     break
@@ -128,7 +133,7 @@ def main() -> None:
         if found is None:
             sys.exit(f"the image has no {name}")
         root.add_linked(Path(found))
-    cached = _CACHED.findall(subprocess.check_output(["ldconfig", "-p"], text=True))
+    cached = _CACHED.findall(subprocess.check_output([_LDCONFIG, "-p"], text=True))
     for name, path in cached:
         if name in LIBRARIES:
             root.add_linked(Path(path))
@@ -140,7 +145,7 @@ def main() -> None:
         if directory.is_dir():
             root.add_directory(directory)
     root.add_package_records()
-    subprocess.run(["ldconfig", "-r", sys.argv[1]], check=True)
+    subprocess.run([_LDCONFIG, "-r", sys.argv[1]], check=True)
 
 
 if __name__ == "__main__":
