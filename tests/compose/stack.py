@@ -135,3 +135,10 @@ class Stack:
 def _get(url: str) -> bytes:
     with urllib.request.urlopen(url, timeout=10) as response:
         return bytes(response.read())
+
+
+def documented_bytes(image: str) -> int:
+    """Return how large an image may be by the deployment page."""
+    page = (ROOT / "docs/operators/deploy.md").read_text()
+    (megabytes,) = re.findall(rf"^\| `{image}` \| (\d+) MB \|", page, re.MULTILINE)
+    return int(megabytes) * 1_000_000

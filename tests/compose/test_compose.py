@@ -10,7 +10,7 @@ import pytest
 
 from tests.compose.load import ask, clients, load
 from tests.compose.models import CACHED, PACKED, PLAIN, SLOW
-from tests.compose.stack import ROOT, SERVICES, Stack
+from tests.compose.stack import ROOT, SERVICES, Stack, documented_bytes
 from tests.support.mesh.mesh import until
 
 ALL_SERVICES = (*SERVICES, "redis", "prometheus", "secrets")
@@ -46,9 +46,7 @@ async def test_a_python_model_gets_its_packages_in_the_executors_image(stack: St
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_images_are_as_small_as_the_page_says(stack: Stack, service: str) -> None:
-    page = (ROOT / "docs/operators/deploy.md").read_text()
-    (limit,) = re.findall(rf"^\| `nereid-{service}` \| (\d+) MB \|", page, re.MULTILINE)
-    assert stack.image_bytes(f"nereid-{service}:test") <= int(limit) * 1_000_000
+    assert stack.image_bytes(f"nereid-{service}:test") <= documented_bytes(f"nereid-{service}")
 
 
 def test_services_run_without_root(stack: Stack) -> None:
