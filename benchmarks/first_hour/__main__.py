@@ -34,7 +34,6 @@ _FILES = Path(__file__).parent / "files"
 _PORTS = (3000, 8000, 8001, 8002)
 _LIMIT_S = 120.0
 _PAUSE_S = 0.01
-_CELL = "{files} / {lines} / {concepts} / {seconds}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,12 +44,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     interrupt_on_signals()
     servers = [each for each in SERVERS if not arguments.only or each.name in arguments.only]
-    columns = {}
+    taken_s: dict[tuple[str, str], list[float]] = {}
     try:
         for server in servers:
             if server.requirements:
                 environment.ensure(_venv(server), *server.requirements, "pytest")
-            columns[server.name] = [_cell(server, story, arguments.rounds) for story in STORIES]
+        # In turns, as other work on the machine would disturb one server alone otherwise.
+        for _ in range(arguments.rounds):
+            for story in (each for each in STORIES if each != "image"):
+                for server in servers:
+                    taken_s.setdefault((server.name, story), []).append(_seconds(server, story))
     except BenchError as error:
         print(error, file=sys.stderr)
         return 1
@@ -58,21 +61,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     names = [" ".join(each.requirements[:1]).replace("==", " ") or nereid for each in servers]
     print(f"{time.strftime('%Y-%m-%d')}, files / lines / names / seconds:\n")
     print(f"| | {' | '.join(names)} |\n|---|{'---|' * len(names)}")
-    for row, described in enumerate(STORIES.values()):
-        print(f"| {described} | {' | '.join(cells[row] for cells in columns.values())} |")
+    for story, described in STORIES.items():
+        cells = [_cell(server, story, taken_s.get((server.name, story), [])) for server in servers]
+        print(f"| {described} | {' | '.join(cells)} |")
     return 0
 
 
-def _cell(server: Server, name: str, rounds: int) -> str:
-    story = server.stories[name]
+def _cell(server: Server, name: str, taken_s: Sequence[float]) -> str:
     folder = _FILES / server.name / name
     files = [path for path in folder.rglob("*") if path.is_file()]
     lines = sum(bool(line.strip()) for path in files for line in path.read_text().splitlines())
-    taken_s = [] if name == "image" else [_seconds(server, name) for _ in range(rounds)]
+    names = len(server.stories[name].concepts)
     seconds = f"{statistics.median(taken_s):.1f}" if taken_s else "-"
-    return _CELL.format(
-        files=len(files), lines=lines, concepts=len(story.concepts), seconds=seconds
-    )
+    return f"{len(files)} / {lines} / {names} / {seconds}"
 
 
 def _seconds(server: Server, name: str) -> float:
