@@ -36,7 +36,7 @@ DIRECTORIES = (
     *("/etc/ld.so.conf.d", "/etc/ssl", "/usr/lib/ssl", "/usr/lib/locale/C.utf8"),
     *("/usr/share/ca-certificates", "/usr/local/share/ca-certificates", "/usr/share/zoneinfo"),
 )
-# Parts of the standard library: tests, windows, help(), and what compiles or installs.
+# Parts of the standard library: tests, tkinter, help(), and what compiles or installs.
 UNUSED = (
     *("__pycache__", "config-*", "dist-packages", "ensurepip", "idlelib", "idle_test", "lib2to3"),
     *("pydoc_data", "site-packages", "test", "tests", "tkinter", "turtle.py", "turtledemo"),
