@@ -29,17 +29,18 @@ export function render(context) {
 }
 
 function executor(each, facts, drain) {
-  return section(each.name,
+  return section(each.title,
     h("div", { class: "inline" },
       badge(each.busy > 0 ? "busy" : "quiet", `${count(each.busy)} of ${plural(each.instances, "instance")} busy`),
-      h("span", { class: "quiet" }, `host ${each.host}`),
+      each.host_name && each.host_name !== each.title ? h("span", { class: "quiet" }, `on ${each.host_name}`) : null,
+      each.name === each.title ? null : h("span", { class: "quiet name" }, each.name),
       h("span", { class: "quiet" }, each.backends.join(", ")),
       drain),
     each.devices.length === 0 ? empty("It has not reported its devices.")
       : h("div", { class: "devices" }, each.devices.map((one) => device(one, each, seesAll(facts)))));
 }
 
-function device(one, { name }, all) {
+function device(one, { title: name }, all) {
   const total = one.memory_total_bytes ?? 0;
   const used = one.memory_used_bytes;
   const tenants = (one.tenants ?? []).toSorted((first, second) => second.memory_bytes - first.memory_bytes);
@@ -57,8 +58,8 @@ function device(one, { name }, all) {
       { title: "Model", cell: (tenant) => versionLink(tenant.model, tenant.version) },
       { title: "Instances", class: "number", cell: (tenant) => count(tenant.instances) },
       { title: "Memory", class: "number", cell: (tenant) => (tenant.memory_bytes > 0 ? bytes(tenant.memory_bytes) : "not measured") },
-    ], tenants.slice(0, MAX_TENANTS), (tenant) => `${tenant.model}/${tenant.version}`),
-    tenants.length > MAX_TENANTS ? h("p", { class: "quiet" }, `and ${count(tenants.length - MAX_TENANTS)} more`) : null);
+    ], tenants, (tenant) => `${tenant.model}/${tenant.version}`),
+    tenants.length >= MAX_TENANTS ? h("p", { class: "quiet" }, `The ${count(MAX_TENANTS)} with the most memory.`) : null);
 }
 
 function parts(tenants, used) {

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+from nereid.timeline.event_log import EventLog
+
+
+def test_the_last_events_are_kept() -> None:
+    log = EventLog(max_events=2)
+    for number in range(3):
+        log.record("load", f"m{number}", model=f"m{number}", cause="a client", principal="p")
+    assert [event.subject for event in log.since(0)] == ["m1", "m2"]
+    assert [logged.number for logged in log.last(9)] == [2, 3]
+    (last,) = log.last(1)
+    assert (last.model, last.cause, last.principal) == ("m2", "a client", "p")
+    assert log.recorded == 3
+    assert log.lost_until_ns
+    assert log.last(0) == []
+
+
+def test_an_event_may_have_a_duration() -> None:
+    log = EventLog()
+    log.record("load", "m", from_ns=5)
+    log.record("executor lost", "e", "on a host")
+    load, lost = log.since(0)
+    assert load.from_ns == 5 < load.to_ns
+    assert lost.from_ns
+    assert not lost.to_ns
