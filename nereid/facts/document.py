@@ -145,12 +145,13 @@ class Recent(TypedDict):
 
     # How long the figures are about: less than 30 minutes after a load.
     seconds: int
-    # Successful, failed and refused requests; those that clients have cancelled are in none.
+    # Successful, failed and refused requests; those that clients have cancelled are in none. A
+    # model's own error response is a failure.
     requests: int
     errors: int
     refused: int
     requests_per_s: float
-    # Quantiles of the successful requests' durations, interpolated within a histogram's buckets.
+    # Quantiles of the executed requests' durations, interpolated within a histogram's buckets.
     p50_us: int
     p95_us: int
     p99_us: int

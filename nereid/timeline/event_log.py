@@ -1,4 +1,4 @@
-"""The last events of one service: for its timeline, and for those who ask what has happened."""
+"""The last events of one service, for its timeline and for the console."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from nereid.timeline.ring import Ring
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-MAX_EVENTS: Final = 10_000
+_MAX_EVENTS: Final = 10_000
+# Clients choose names, and models the texts of errors.
+_MAX_NAME: Final = 300
+_MAX_TEXT: Final = 1000
 
 
 class LoggedEvent(NamedTuple):
@@ -37,7 +40,7 @@ def _logged(event: LoggedEvent) -> LoggedEvent:
 class EventLog:
     """The last events of a service, as a ring of its recorder (ring.AnyRing)."""
 
-    def __init__(self, max_events: int = MAX_EVENTS) -> None:
+    def __init__(self, max_events: int = _MAX_EVENTS) -> None:
         self._ring = Ring(_logged, max_events)
         # Number of the last event.
         self.recorded = 0
@@ -68,6 +71,8 @@ class EventLog:
     ) -> None:
         """Record an event. This method is a `RecordEvent`."""
         now_ns = monotonic_ns()
+        subject, detail = subject[:_MAX_NAME], detail[:_MAX_TEXT]
         event = Event(what, subject, from_ns or now_ns, now_ns if from_ns else 0, detail)
         self.recorded += 1
-        self._ring.append(LoggedEvent(now_ns, event, self.recorded, model, cause, principal))
+        logged = LoggedEvent(now_ns, event, self.recorded, model[:_MAX_NAME], cause, principal)
+        self._ring.append(logged)

@@ -108,7 +108,7 @@ def test_many_models_under_load(browser: Browser, tmp_path: Path, axe: str, numb
     models = make_models(tmp_path / "models", number)
     echoes = [f"echo_{index:04}" for index in range(number - 3)]
     with (
-        running(models, tmp_path / "log", "--console") as mesh,
+        running(models, tmp_path / "log", "--console", start_s=300) as mesh,
         load(mesh, echoes, echoes[::-1], ["zebra", "wolf"]),
     ):
         _check_document(mesh, number)

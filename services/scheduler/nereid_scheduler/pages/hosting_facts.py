@@ -31,7 +31,6 @@ _MAX_HOSTED: Final = 1000
 _MAX_BATCHES: Final = 32
 _MAX_MEMBERS: Final = 64
 _MAX_ID_CHARACTERS: Final = 200
-_MAX_TEXT: Final = 2000
 # Limit on the events of a response; the oldest are left out.
 MAX_EVENTS: Final = 500
 _ONLY: Final = "scheduler"
@@ -84,7 +83,7 @@ class HostingFacts:
                 duration_us=max(0, event.to_ns - event.from_ns) // 1000,
                 what=event.what,
                 subject=event.subject,
-                detail=event.detail[:_MAX_TEXT],
+                detail=event.detail,
                 model=logged.model,
                 cause=logged.cause,
                 principal=logged.principal,

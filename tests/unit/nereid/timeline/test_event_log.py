@@ -16,6 +16,14 @@ def test_the_last_events_are_kept() -> None:
     assert log.last(0) == []
 
 
+def test_long_texts_are_cut() -> None:
+    log = EventLog()
+    log.record("load failed", "s" * 10_000, "d" * 10_000, model="m" * 10_000)
+    (logged,) = log.last(1)
+    assert len(logged.event.subject) == len(logged.model) == 300
+    assert len(logged.event.detail) == 1000
+
+
 def test_an_event_may_have_a_duration() -> None:
     log = EventLog()
     log.record("load", "m", from_ns=5)

@@ -83,7 +83,7 @@ class LoadRules:
 
     @property
     def record_event(self) -> RecordEvent:
-        """Record an event, for the timeline and for those who ask what has happened."""
+        """Function that records an event for the timeline and the console."""
         return self.timeline.events.record
 
     def check_draft(self, draft: model_config_pb2.ModelConfig) -> None:

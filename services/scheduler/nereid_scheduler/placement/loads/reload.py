@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from nereid.core.errors import NereidError, Unavailable
 from nereid_scheduler.core.models.dependencies import is_ensemble
-from nereid_scheduler.core.models.desired_models import NO_CAUSE
 from nereid_scheduler.core.models.lifecycle import VersionState, reason_of
 from nereid_scheduler.placement.loads.load_rules import full_config_of, with_instance_groups_of
 from nereid_scheduler.placement.models.catalogue import ServedVersion
@@ -35,7 +34,7 @@ class ModelReload:
         loader: Loader,
         model: ServedModel,
         found: FoundModel,
-        cause: Cause = NO_CAUSE,
+        cause: Cause,
         *,
         continues: bool = False,
     ) -> None:
