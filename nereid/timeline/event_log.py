@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from nereid.timeline.records import Event
+from nereid.timeline.records import PROBLEMS, Event
 from nereid.timeline.ring import Ring
 
 if TYPE_CHECKING:
@@ -37,6 +37,10 @@ def _logged(event: LoggedEvent) -> LoggedEvent:
     return event
 
 
+def _number(logged: LoggedEvent) -> int:
+    return logged.number
+
+
 class EventLog:
     """The last events of a service, as a ring of its recorder (ring.AnyRing)."""
 
@@ -55,8 +59,18 @@ class EventLog:
         return (logged.event for logged in self._ring.since(from_ns))
 
     def last(self, most: int) -> Sequence[LoggedEvent]:
-        """Return at most so many of the last events, the oldest first."""
-        return list(self._ring.since(0))[-most:] if most else []
+        """Return at most so many of the last events, the oldest first.
+
+        Up to half of them are the last problems, so that a start with many loads hides none.
+        """
+        problems: list[LoggedEvent] = []
+        others: list[LoggedEvent] = []
+        for logged in self._ring.since(0):
+            (problems if logged.event.what in PROBLEMS else others).append(logged)
+        wanted = max(most // 2, most - len(others))
+        del problems[: max(0, len(problems) - wanted)]
+        del others[: max(0, len(problems) + len(others) - most)]
+        return sorted([*problems, *others], key=_number)
 
     def record(  # noqa: PLR0913 (by keyword)
         self,

@@ -137,6 +137,8 @@ def _check_document(mesh: Mesh, number: int) -> None:
         assert recent["errors"] == pytest.approx(recent["requests"] / 2, abs=1)
         assert document["models"]["rows"]["zebra/1"]["health"] == "problem"
         assert len(document["events"]) == min(500, number + 2)
+        (failed,) = (event for event in document["events"].values() if event["problem"])
+        assert failed["model"] == "yak"
         del document["events"]
         assert len(json.dumps(document)) < _MAX_SNAPSHOT_BYTES
         sizes = client.sizes
@@ -158,7 +160,8 @@ def _check_pages(
             ("model?name=zebra", "requests failed"),
             ("model?name=wolf", "reads from 1"),
             ("executors", "with the most memory"),
-            ("events", "weights.bin has 3 layers"),
+            ("events", "it is in a repository"),
+            ("events?kind=problems", "weights.bin has 3 layers"),
         ):
             page.goto(f"{origin}/console#/{address}")
             page.locator("main", has_text=text).wait_for()

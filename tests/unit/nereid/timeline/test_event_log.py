@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from nereid.timeline.event_log import EventLog
 
 
@@ -14,6 +16,25 @@ def test_the_last_events_are_kept() -> None:
     assert log.recorded == 3
     assert log.lost_until_ns
     assert log.last(0) == []
+
+
+@pytest.mark.parametrize(
+    ("kinds", "most", "numbers"),
+    [
+        ("pollllll", 4, [1, 6, 7, 8]),
+        ("ppppll", 4, [3, 4, 5, 6]),
+        ("lppppp", 4, [1, 4, 5, 6]),
+        ("ppppp", 2, [4, 5]),
+        ("lllll", 2, [4, 5]),
+        ("plp", 1, [2]),
+        ("pp", 9, [1, 2]),
+    ],
+)
+def test_many_loads_hide_no_problem(kinds: str, most: int, numbers: list[int]) -> None:
+    log = EventLog()
+    for kind in kinds:
+        log.record("load failed" if kind == "p" else "load", "m")
+    assert [logged.number for logged in log.last(most)] == numbers
 
 
 def test_long_texts_are_cut() -> None:

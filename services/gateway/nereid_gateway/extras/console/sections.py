@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nereid.model_config.render import message_json
 from nereid.observability import metrics
 from nereid.pb import nereid_pb2 as pb
+from nereid.timeline.records import PROBLEMS
 from nereid_gateway.extras.console.counters import Counters, mean_durations, per_second
 
 if TYPE_CHECKING:
@@ -20,10 +21,6 @@ if TYPE_CHECKING:
 
 _MAX_EXECUTORS: Final = 500
 _MAX_TENANTS: Final = 200
-# Events that nobody has asked for.
-_PROBLEMS: Final = frozenset(
-    {"load failed", "executor lost", "instance lost", "scheduler takeover"}
-)
 
 
 # Figures of a device for all models together. They cannot be divided by model.
@@ -329,7 +326,7 @@ def _event(event: pb.MeshEvent) -> document.Event:
         "scheduler": event.scheduler,
         "what": event.what,
         "subject": event.subject,
-        "problem": event.what in _PROBLEMS,
+        "problem": event.what in PROBLEMS,
     }
     if event.duration_us:
         shown["duration_us"] = event.duration_us
