@@ -61,13 +61,13 @@ class EventLog:
     def last(self, most: int) -> Sequence[LoggedEvent]:
         """Return at most so many of the last events, the oldest first.
 
-        Up to half of them are the last problems, so that a start with many loads hides none.
+        Half of them may be the last problems, so that a start with many loads hides none.
         """
         problems: list[LoggedEvent] = []
         others: list[LoggedEvent] = []
         for logged in self._ring.since(0):
             (problems if logged.event.what in PROBLEMS else others).append(logged)
-        wanted = max(most // 2, most - len(others))
+        wanted = max((most + 1) // 2, most - len(others))
         del problems[: max(0, len(problems) - wanted)]
         del others[: max(0, len(problems) + len(others) - most)]
         return sorted([*problems, *others], key=_number)

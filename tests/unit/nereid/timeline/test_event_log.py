@@ -26,7 +26,7 @@ def test_the_last_events_are_kept() -> None:
         ("lppppp", 4, [1, 4, 5, 6]),
         ("ppppp", 2, [4, 5]),
         ("lllll", 2, [4, 5]),
-        ("plp", 1, [2]),
+        ("plp", 1, [3]),
         ("pp", 9, [1, 2]),
     ],
 )
