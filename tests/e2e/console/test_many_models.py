@@ -54,7 +54,7 @@ class TritonPythonModel:
 _TENSOR = {"name": "INPUT0", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}
 _BODY = json.dumps({"inputs": [_TENSOR]})
 # A page of 50 rows, and what all pages have.
-_MAX_SNAPSHOT_BYTES = 150_000
+_MAX_SNAPSHOT_BYTES = 200_000
 _MAX_PATCH_BYTES = 120_000
 _MAX_ELEMENTS = 2_000
 
@@ -159,7 +159,7 @@ def _check_pages(
             ("models?sort=errors", f"{number:,} versions"),
             ("model?name=zebra", "requests failed"),
             ("model?name=wolf", "reads from 1"),
-            ("executors", "with the most memory"),
+            ("executors", "Show the 200 with the most memory"),
             ("events", "it is in a repository"),
             ("events?kind=problems", "weights.bin has 3 layers"),
         ):
