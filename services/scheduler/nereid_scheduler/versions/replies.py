@@ -252,12 +252,13 @@ class Replies:
         for index, entry in enumerate(entries):
             response = responses[index]
             entry.execution = execution
-            # Count a request as served if the model itself responds with an error, as on Triton.
-            if response.error and response.error.by_model:
-                requests.records.statistics.record_error_response(now_ns)
-            elif response.error:
-                sent.failed.append(entry)
-                sent.error = sent.error or response.error.message
+            if response.error:
+                if response.error.by_model:
+                    # Count the request as served, as on Triton.
+                    requests.records.statistics.record_error_response(now_ns)
+                else:
+                    sent.failed.append(entry)
+                    sent.error = sent.error or response.error.message
             requests.respond(entry, response, sent.revision)
         requests.records.end_batch(sent, execution, self._pool.target)
 

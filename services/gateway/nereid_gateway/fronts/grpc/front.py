@@ -289,12 +289,9 @@ class GrpcFront:
 
     async def unload(self, call: Call, message: bytes, principal: Hashable = None) -> bytes:
         """Unload a model."""
-
-        async def respond(message: bytes) -> bytes:
-            if isinstance(principal, Principal):
-                message = principal.with_requester(message)
-            return await self._data_plane.control.call_bytes(UNLOAD.name, message)
-
+        respond = partial(self._pass_through, UNLOAD.name)
+        if isinstance(principal, Principal):
+            message = principal.with_requester(message)
         return await self._control(UNLOAD, respond)(call, message, principal)
 
     async def _pass_through(self, name: str, message: bytes) -> bytes:
