@@ -5,10 +5,6 @@ it.
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +12,7 @@ import pytest
 
 from tests.support.console.browser import opened, violations
 from tests.support.console.console_client import console
+from tests.support.console.traffic import traffic
 from tests.support.mesh.mesh import Mesh, running
 from tests.support.models.e2e_models import save_echo
 from tests.support.scheduler.ensemble_configs import ensemble_config, save_ensemble
@@ -51,8 +48,6 @@ class TritonPythonModel:
     def execute(self, requests):
         return []
 """
-_TENSOR = {"name": "INPUT0", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}
-_BODY = json.dumps({"inputs": [_TENSOR]})
 # A page of 50 rows, and what all pages have.
 _MAX_SNAPSHOT_BYTES = 200_000
 _MAX_PATCH_BYTES = 120_000
@@ -76,40 +71,13 @@ def make_models(root: Path, number: int) -> Path:
     return root
 
 
-@contextmanager
-def load(mesh: Mesh, *groups: list[str]) -> Iterator[None]:
-    """One connection per group of models, to which it sends one request after the other."""
-    ended = threading.Event()
-
-    def send(models: list[str]) -> None:
-        connection = HTTPConnection(mesh.http, timeout=20)
-        while True:
-            for model in models:
-                connection.request("POST", f"/v2/models/{model}/infer", _BODY)
-                connection.getresponse().read()
-                # Paced, so that the console gets its share of a small machine.
-                if ended.wait(0.002):
-                    connection.close()
-                    return
-
-    threads = [threading.Thread(target=send, args=(group,)) for group in groups]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        for thread in threads:
-            thread.join()
-
-
 @pytest.mark.parametrize("number", [250, pytest.param(1000, marks=pytest.mark.nightly)])
 def test_many_models_under_load(browser: Browser, tmp_path: Path, axe: str, number: int) -> None:
     models = make_models(tmp_path / "models", number)
     echoes = [f"echo_{index:04}" for index in range(number - 3)]
     with (
         running(models, tmp_path / "log", "--console", start_s=300) as mesh,
-        load(mesh, echoes, echoes[::-1], ["zebra", "wolf"]),
+        traffic(mesh, echoes, echoes[::-1], ["zebra", "wolf"]),
     ):
         _check_document(mesh, number)
         for width, theme in ((1280, "light"), (1280, "dark"), (390, "light")):
