@@ -193,6 +193,11 @@ REFUSED: Final = _counter(
     "Requests that a full queue refused, or a target; as on Triton, they are no failures",
     *_MODEL,
 )
+ERROR_RESPONSES: Final = _counter(
+    "nereid_error_responses_total",
+    "Requests to which the model itself responded with an error; as on Triton, no failures",
+    *_MODEL,
+)
 RETRIES: Final = _counter(
     "nereid_retries_total",
     "Requests run again because the instance that had them was lost",

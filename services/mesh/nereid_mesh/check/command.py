@@ -29,6 +29,7 @@ from nereid_mesh.check.directories import (
     repository_findings,
     version_findings,
 )
+from nereid_mesh.check.failed_steps import fail_with_steps
 from nereid_mesh.check.model_reader import NOT_RUN, ModelReader
 from nereid_mesh.check.rehearsal import RehearsalRules, rehearse
 from nereid_mesh.check.report import json_report, text_report
@@ -100,6 +101,7 @@ def main(argv: Sequence[str]) -> int:
         of_repositories = [finding for path in paths for finding in repository_findings(Path(path))]
         for model in models:
             _add_findings(model, repositories, reader)
+        fail_with_steps(models)
     except OSError as error:
         print_error(_PROGRAM, f"a model repository cannot be read: {error}")
         return 2

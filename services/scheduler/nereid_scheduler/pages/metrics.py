@@ -307,6 +307,7 @@ def _write_batches(page: Page, labels: Labels, model: ModelVersion) -> None:
     for reason, count in statistics.batches_closed.items():
         page.add_value(metrics.BATCHES_CLOSED, count, {**labels, "reason": reason})
     page.add_value(metrics.REFUSED, statistics.refused, labels)
+    page.add_value(metrics.ERROR_RESPONSES, statistics.error_responses, labels)
     page.add_value(metrics.RETRIES, statistics.retries, labels)
     if model.dispatcher.target is not None:
         _write_target(page, labels, model.dispatcher.target)

@@ -142,7 +142,8 @@ class ConsoleHub:
                 views = {console.view for console in self._consoles}
                 detailed = {view.model for view in views if view.model}
                 choose = partial(self._shown, views)
-                look = await self._observer.look(detailed, choose, cost)
+                with_events = any(view.events for view in views)
+                look = await self._observer.look(detailed, choose, cost, with_events=with_events)
                 with cost:
                     await self._publish(look, views, cost)
             except Exception:
@@ -191,6 +192,8 @@ class ConsoleHub:
             own = {} if view.shows_all else sections.limited(shared, look, view.shows)
             if view.model and view.shows(view.model):
                 own["details"] = _details(look, view)
+            if view.events:
+                own["events"] = sections.events(look, view)
             documents[view] = view_document(
                 view, page, own.get("summary", shared["summary"])["models"], own
             )
@@ -254,5 +257,6 @@ def _details(look: Look, view: View) -> document.Details:
         },
         "batches": sections.batches(look, view),
         "minutes": sections.minutes(look, view),
+        "steps": sections.steps(look, view),
         "explanation": explained(look, view),
     }

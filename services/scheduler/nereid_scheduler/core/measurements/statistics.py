@@ -138,6 +138,7 @@ class ModelStatistics:
         # Counters for the metrics page only.
         self.failures = dict.fromkeys(FAILURE_REASONS, 0)
         self.refused = 0
+        self.error_responses = 0
         self.batches_closed = dict.fromkeys(CLOSING_REASONS, 0)
         self.retries = 0
         # For decoupled models: element n counts the n-th responses of all requests.
@@ -202,6 +203,11 @@ class ModelStatistics:
         """Count a request that the full queue refuses."""
         self.refused += 1
         self.histograms.record_refusal(now_ns)
+
+    def record_error_response(self, now_ns: int) -> None:
+        """Count a successful request whose model has responded with an error."""
+        self.error_responses += 1
+        self.histograms.record_error_response(now_ns)
 
     def record_cache_hit(self, entry: Entry, now_ns: int) -> None:
         """Count a request whose response was found in the cache, so that it was never queued."""
