@@ -368,6 +368,23 @@ class Configuration(TypedDict, total=False):
     differences: list[Difference]
 
 
+class Diagnosis(TypedDict):
+    """A cause for which a version is slow, as `nereid doctor` finds it."""
+
+    code: str
+    # Part of the requests' time that the remedy may take away, from 0 to 1.
+    share: float
+    evidence: str
+    advice: str
+    # Texts to paste, and what the remedy brings; each may be empty.
+    remedy: str
+    gain: str
+    command: str
+    figures: dict[str, Any]
+    # All of this as one sentence.
+    text: str
+
+
 class Details(TypedDict, total=False):
     """Details of one model, by version; present only if the query has model=NAME."""
 
@@ -377,6 +394,8 @@ class Details(TypedDict, total=False):
     batches: dict[str, list[Batch]]
     # The last 30 minutes, by version; the present minute is the last one.
     minutes: dict[str, list[Minute]]
+    # Causes found in the last 10 to 20 s, by version; the first one explains most of the time.
+    diagnoses: dict[str, list[Diagnosis]]
     # The document that `nereid explain --json` prints.
     explanation: dict[str, Any]
 
