@@ -174,10 +174,10 @@ class _Reading:
             ),
             executions=self._grown_by_name(_BATCHES),
             rows=self._grown_by_name(_ROWS),
-            execution_us=self._grown(metrics.EXECUTION_DURATION),
+            execution_us=1e6 * self._grown(metrics.EXECUTION_SECONDS),
             executions_since_load=facts.gauge(_BATCHES, **labels) or 0.0,
-            execution_us_since_load=self._now(metrics.EXECUTION_DURATION),
-            first_execution_us=self._now(metrics.FIRST_EXECUTION),
+            execution_us_since_load=1e6 * self._now(metrics.EXECUTION_SECONDS),
+            first_execution_us=1e6 * self._now(metrics.FIRST_EXECUTION),
             closed={
                 reason: max(0.0, count)
                 for reason, count in facts.counts(

@@ -172,14 +172,14 @@ BATCH_SIZE: Final = Family(
     "nereid_batch_size", "histogram", "Sizes of the batches that were executed", _MODEL
 )
 BATCH_SIZE_BOUNDS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-EXECUTION_DURATION: Final = _counter(
-    "nereid_execution_duration_us_total",
-    "Time that instances took for executions: input, inference and output, in microseconds",
+EXECUTION_SECONDS: Final = _counter(
+    "nereid_execution_seconds_total",
+    "Time that instances took for executions: input, inference and output",
     *_MODEL,
 )
 FIRST_EXECUTION: Final = _gauge(
-    "nereid_first_execution_us",
-    "Duration of the first execution since the load, in microseconds",
+    "nereid_first_execution_seconds",
+    "Duration of the first execution since the load",
     *_MODEL,
 )
 INPUT_ELEMENTS: Final = _counter(

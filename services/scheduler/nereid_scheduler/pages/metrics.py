@@ -163,7 +163,7 @@ class SchedulerMetrics:
         if self._config.counter_latencies:
             by_size = statistics.compute_by_batch_size.values()
             busy_ns = sum(each.input_ns + each.infer_ns + each.output_ns for each in by_size)
-            page.add_value(metrics.EXECUTION_DURATION, busy_ns // 1000, labels)
+            page.add_value(metrics.EXECUTION_SECONDS, busy_ns / 1e9, labels)
         cached = model.config.response_cache
         if cached:
             _write_cached(page, labels, statistics)
@@ -339,7 +339,7 @@ def _write_batches(page: Page, labels: Labels, model: ModelVersion) -> None:
         total += size * compute.count
     page.add_histogram(metrics.BATCH_SIZE, labels, sizes, total)
     if statistics.first_execution_ns:
-        page.add_value(metrics.FIRST_EXECUTION, statistics.first_execution_ns // 1000, labels)
+        page.add_value(metrics.FIRST_EXECUTION, statistics.first_execution_ns / 1e9, labels)
     if statistics.input_elements:
         page.add_value(metrics.INPUT_ELEMENTS, statistics.input_elements, labels)
         page.add_value(metrics.PADDING_ELEMENTS, statistics.padding_elements, labels)

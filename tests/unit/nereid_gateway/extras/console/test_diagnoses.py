@@ -25,7 +25,7 @@ def look(time_s: float, requests: int) -> Look:
         "nv_inference_request_success": requests,
         "nv_inference_request_duration_us": 80_000 * requests,
         "nv_inference_queue_duration_us": 70_000 * requests,
-        "nereid_execution_duration_us_total": 10_000 * requests,
+        "nereid_execution_seconds_total": 0.01 * requests,
         "nereid_batch_size_sum": requests,
         "nereid_batch_size_count": requests,
     }
