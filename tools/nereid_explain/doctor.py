@@ -45,6 +45,7 @@ the output is one document, which docs/operators/doctor.md describes.
 """
 _WIDTH: Final = 100
 _SECONDS: Final = 10.0
+_MAX_SECONDS: Final = 3600.0
 _INDENT: Final = " " * 4
 
 # A version's figures, and the causes that were found in them.
@@ -55,8 +56,8 @@ def main(argv: Sequence[str]) -> int:
     """Look at the mesh twice, print the findings, and return the exit code."""
     parser = _parser()
     given = parser.parse_args(argv)
-    if given.seconds <= 0:
-        parser.error("--seconds: expected more than 0")
+    if not 0 < given.seconds <= _MAX_SECONDS:
+        parser.error(f"--seconds: expected more than 0, and at most {_MAX_SECONDS:g}")
     server = server_of(parser, given, given.metrics_url)
     try:
         before, began_s = server.samples(), time.monotonic()
