@@ -397,7 +397,7 @@ def _with_smaller_sizes(of: Snapshot) -> str:
 
 
 def _slow_client(of: Snapshot) -> Diagnosis | None:
-    if not of.connections or not of.requests or not of.seconds:
+    if not of.connections or not of.request_us or not of.seconds:
         return None
     rate = of.requests / of.seconds
     per_connection = rate / of.connections

@@ -71,8 +71,7 @@ class Snapshot:
     # Responses of all models that made way for others.
     cache_evictions: float = 0.0
 
-    # Requests and responses that were large texts, and what decoding and encoding them took.
-    large_texts: float = 0.0
+    # Decoding and encoding of requests and responses that were large texts.
     large_text_us: float = 0.0
 
     # The busiest scheduler's share.
@@ -122,9 +121,10 @@ class Snapshot:
         return 0 if config is None else config.proto.dynamic_batching.max_queue_delay_microseconds
 
     def share(self, us: float) -> float:
-        """Return a sum of microseconds as a share of the time of all requests."""
+        """Return a sum of microseconds as a share of the time of all requests; 0 if unknown."""
         whole_us = self.request_us + self.large_text_us
-        return min(1.0, us / whole_us) if whole_us else 0.0
+        # With counter_latencies=false, only the time at the gateway is known.
+        return min(1.0, us / whole_us) if self.request_us else 0.0
 
 
 def snapshot_of(facts: MeshFacts, version: VersionFacts, seconds: float) -> Snapshot:
@@ -196,7 +196,6 @@ class _Reading:
             cache_misses=self._grown(metrics.CACHE_MISSES),
             cache_miss_us=self._grown(metrics.CACHE_MISS_DURATION),
             cache_evictions=facts.count(metrics.CACHE_EVICTIONS.name),
-            large_texts=facts.count(metrics.GATEWAY_LARGE_TEXTS.name, model=facts.model),
             large_text_us=1e6
             * facts.count(metrics.GATEWAY_LARGE_TEXT_SECONDS.name, model=facts.model),
             scheduler_busy=scheduler_busy,

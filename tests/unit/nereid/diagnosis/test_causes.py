@@ -69,12 +69,13 @@ def codes(of: Snapshot, **figures: Any) -> list[str]:
     [
         (HEALTHY, {"state": "UNAVAILABLE", "reason": "no such file"}, "unavailable"),
         (HEALTHY, {"instances": (1, 0)}, "executor-lost"),
+        (HEALTHY, {"instances": (1, 0), "executors": (1, 1)}, "executor-lost"),
         (HEALTHY, {"instances": (1, 0), "executors": (2, 1), "pending": 3}, "executor-lost"),
         (HEALTHY, {"retries": 2}, "executor-lost"),
         (HEALTHY, {"on_demand_loads": 2, "on_demand_unloads": 2, "loaded": True}, "memory"),
         (HEALTHY, {"on_demand_loads": 2, "on_demand_unloads": 2, "unloaded": True}, "memory"),
         (HEALTHY, {"memory_used": {"cpu": 0.5, "GPU-1": 0.97}}, "memory"),
-        (HEALTHY, {"large_texts": 1000, "large_text_us": 10e6}, "large-json"),
+        (HEALTHY, {"large_text_us": 10e6}, "large-json"),
         (HEALTHY, {"throttled": 0.5}, "throttled-cpu"),
         (FULL, {"throttled": 0.5}, "throttled-cpu"),
         (HEALTHY, {"scheduler_busy": 0.95}, "scheduler-saturated"),
@@ -145,7 +146,9 @@ def test_the_first_cause(of: Snapshot, figures: dict[str, Any], code: str) -> No
         {"input_elements": 100, "padding_elements": 80, "requests": 0},
         {"connections": 100, "request_us": 1e6},
         {"connections": 0},
-        {"seconds": 0.0, "request_us": 0.0},
+        {"seconds": 0.0, "queue_us": 0.0},
+        # With counter_latencies=false.
+        {"request_us": 0, "queue_us": 0, "large_text_us": 1e6, "connections": 1},
     ],
 )
 def test_no_cause(figures: dict[str, Any]) -> None:

@@ -54,8 +54,9 @@ def diagnosed(look: Look, begin: Look, view: View) -> dict[str, list[document.Di
 
 
 def _diagnosed(entry: IndexEntry, look: Look, begin: Look, view: View) -> list[document.Diagnosis]:
-    if entry.key in look.models and entry.key not in begin.models:
-        # The console showed other models then.
+    was_in_memory = any(each.key == entry.key and each.in_memory for each in begin.index)
+    if was_in_memory and entry.key not in begin.models:
+        # The console showed other models then, so that the version's counters are unknown.
         return []
     version = version_facts(entry, look)
     earlier = _facts(version, entry, begin, view)
