@@ -421,6 +421,23 @@ class Event(_Event, total=False):
     principal: str
 
 
+class Diagnosis(TypedDict):
+    """A cause for which a version is slow, as `nereid doctor` finds it."""
+
+    code: str
+    # Part of the requests' time that the remedy may take away, from 0 to 1.
+    share: float
+    evidence: str
+    advice: str
+    # Texts to paste, and what the remedy brings; each may be empty.
+    remedy: str
+    gain: str
+    command: str
+    figures: dict[str, Any]
+    # All of this as one sentence.
+    text: str
+
+
 class Details(TypedDict, total=False):
     """Details of one model, by version; present only if the query has model=NAME."""
 
@@ -432,6 +449,8 @@ class Details(TypedDict, total=False):
     minutes: dict[str, list[Minute]]
     # The steps of ensembles, by version, in the configuration's order.
     steps: dict[str, list[Step]]
+    # Causes found in the last 10 to 20 s, by version; the first one explains most of the time.
+    diagnoses: dict[str, list[Diagnosis]]
     # The document that `nereid explain --json` prints.
     explanation: dict[str, Any]
 

@@ -1075,16 +1075,20 @@ class CustomSeries(_message.Message):
     def __init__(self, name: _Optional[str] = ..., description: _Optional[str] = ..., kind: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., value: _Optional[float] = ..., bounds: _Optional[_Iterable[float]] = ..., counts: _Optional[_Iterable[int]] = ..., model: _Optional[str] = ...) -> None: ...
 
 class DeviceUsage(_message.Message):
-    __slots__ = ("cpu_utilization", "memory_total_bytes", "memory_used_bytes", "gpus")
+    __slots__ = ("cpu_utilization", "memory_total_bytes", "memory_used_bytes", "gpus", "cpu_periods", "throttled_cpu_periods")
     CPU_UTILIZATION_FIELD_NUMBER: _ClassVar[int]
     MEMORY_TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
     MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
     GPUS_FIELD_NUMBER: _ClassVar[int]
+    CPU_PERIODS_FIELD_NUMBER: _ClassVar[int]
+    THROTTLED_CPU_PERIODS_FIELD_NUMBER: _ClassVar[int]
     cpu_utilization: float
     memory_total_bytes: int
     memory_used_bytes: int
     gpus: _containers.RepeatedCompositeFieldContainer[GpuUsage]
-    def __init__(self, cpu_utilization: _Optional[float] = ..., memory_total_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., gpus: _Optional[_Iterable[_Union[GpuUsage, _Mapping]]] = ...) -> None: ...
+    cpu_periods: int
+    throttled_cpu_periods: int
+    def __init__(self, cpu_utilization: _Optional[float] = ..., memory_total_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., gpus: _Optional[_Iterable[_Union[GpuUsage, _Mapping]]] = ..., cpu_periods: _Optional[int] = ..., throttled_cpu_periods: _Optional[int] = ...) -> None: ...
 
 class GpuUsage(_message.Message):
     __slots__ = ("uuid", "utilization", "memory_total_bytes", "memory_used_bytes", "power_usage_watts", "power_limit_watts", "energy_joules")

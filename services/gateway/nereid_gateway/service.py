@@ -183,6 +183,7 @@ class GatewayService:
             self._grpc_front,
             self._upstream.router,
             self._access,
+            large_texts=self._data_plane.decoding.large_texts,
             kept=kept,
             grpc_connections=self._count_grpc_connections,
             access_log=self._access_log,

@@ -104,11 +104,24 @@ def test_texts_of_models_are_never_markup(watched: Watched, site: FactsServer) -
     made["details"]["versions"]["1"]["differences"][0].update(field=script, declared=script)
     made["details"]["versions"]["1"]["effective"]["input"][0]["name"] = script
     made["details"]["batches"]["1"][0]["members"][0]["request_id"] = script
+    made["details"]["diagnoses"]["1"][0].update(evidence=script, advice=script, remedy=script)
     for view in VIEWS:
         go(watched.page, site, view)
         assert watched.page.locator("main script, main img").count() == 0
         assert watched.page.evaluate("document.scripts.length") == 1
     # watched.check() at the end: no dialog came up, and the policy had nothing to refuse.
+
+
+def test_causes_of_slowness_come_with_their_remedies(watched: Watched, site: FactsServer) -> None:
+    go(watched.page, site, "#/model?name=mlp&version=1")
+    slow = watched.page.get_by_role("region", name="Why it is slow")
+    first, second = slow.get_by_role("listitem").all_inner_texts()
+    assert "batches of 1 of 8, no batcher" in first
+    assert "add dynamic_batching { }, up to x8; nereid analyze -m mlp measures it" in first
+    assert second.endswith("unload models")
+    site.document["details"]["diagnoses"] = {"1": []}
+    site.publish()
+    slow.wait_for(state="detached")
 
 
 def test_a_name_that_is_markup_is_found_by_its_name(watched: Watched, site: FactsServer) -> None:

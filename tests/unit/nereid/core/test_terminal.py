@@ -29,6 +29,7 @@ OWN_TEXTS = {
     ("services/mesh/nereid_mesh/check/command.py", "print"),
     ("tools/nereid_analyze/result/document.py", "print"),
     ("tools/nereid_explain/command.py", "print"),
+    ("tools/nereid_explain/doctor.py", "print"),
     ("tools/nereid_timeline/command.py", "print"),
     ("tools/nereid_perf/mock/command.py", "sys.stdout.write"),
     ("tools/nereid_perf/subcommands.py", "sys.stderr.write"),

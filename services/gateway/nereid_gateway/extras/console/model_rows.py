@@ -100,7 +100,7 @@ def _mesh_facts(
     return MeshFacts(
         model,
         look.server_ready,
-        tuple(_version_facts(entry, look) for entry in versions),
+        tuple(version_facts(entry, look) for entry in versions),
         tuple(names),
         Samples.joined(look.mesh, *metrics_of),
     )
@@ -117,7 +117,8 @@ def explained(look: Look, view: View) -> dict[str, Any]:
     return explanation(facts, statements, 0.0)
 
 
-def _version_facts(entry: IndexEntry, look: Look) -> VersionFacts:
+def version_facts(entry: IndexEntry, look: Look) -> VersionFacts:
+    """Return the facts of one version."""
     config = look.configs.get(entry.key)
     ready = look.ready.get(entry.key)
     if ready is None:

@@ -86,6 +86,9 @@ class ValidHead:
     shape_tensors: tuple[int, ...] = ()
     # `None` if the payload sizes vary.
     layout: MemberLayout | None = None
+    # Elements of the inputs, before and after padding; 0 for a model without padding.
+    elements: int = 0
+    padded_elements: int = 0
 
 
 class PendingRequest(Protocol):

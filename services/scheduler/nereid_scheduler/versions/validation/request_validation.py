@@ -155,12 +155,15 @@ class _HeadReader:
             by_name = {tensor.name: tensor for tensor in inputs}
             self._check_inputs([by_name[name] for name in in_hash_order(names)], prefix)
             raise
+        elements = padded_elements = 0
         if self._padding is not None:
+            elements = batch_size * _count_elements(shapes)
             # Requests of different sizes may share a batch if they are padded to the same size.
             try:
                 shapes = self._padding.padded_shapes(shapes)
             except InvalidArgument as refusal:
                 raise InvalidArgument(prefix + refusal.message) from None
+            padded_elements = batch_size * _count_elements(shapes)
         # Triton checks classifications when it responds, so last.
         self._check_classes(message.outputs)
         return ValidHead(
@@ -173,6 +176,8 @@ class _HeadReader:
                 index for index, name in enumerate(names) if self._inputs[name].is_shape_tensor
             ),
             layout=member_layout(head, sizes),
+            elements=elements,
+            padded_elements=padded_elements,
         )
 
     def _check_inputs(
@@ -318,6 +323,10 @@ class _HeadReader:
             elif any_optional:
                 key.append(name)
         return tuple(key)
+
+
+def _count_elements(shapes: dict[str, tuple[int, ...]]) -> int:
+    return sum(datatypes.element_count(shape) for shape in shapes.values())
 
 
 def _quoted(names: Iterable[str]) -> str:

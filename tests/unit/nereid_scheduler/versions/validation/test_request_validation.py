@@ -204,6 +204,15 @@ class TestSharing:
         assert not may_share(checker, [a(1, 9), b(1, 9)], [a(1, 10), b(1, 10)])
         assert "padded together" in text_of(checker, a(1, 1), b(1, 2))
 
+    def test_elements_are_counted_with_and_without_padding(self) -> None:
+        padding = 'parameters { key: "padding" value { string_value: "A[0]: 4 8" } }'
+        padded = validator(spec("A", "-1"), spec("B", "-1"), padding).check(
+            head_of([a(2, 3), b(2, 1)])
+        )
+        assert (padded.elements, padded.padded_elements) == (8, 10)
+        other = validator(spec("A", "-1")).check(head_of([a(2, 3)]))
+        assert (other.elements, other.padded_elements) == (0, 0)
+
     def test_shape_tensors_must_be_equal_in_content(self) -> None:
         checker = validator(spec("A", "-1"), SHAPE_TENSOR, backend="tensorrt")
         head = head_of([a(1, 2), ("B", "INT32", [2])])

@@ -6,7 +6,7 @@ import { lines } from "./diff.js";
 import { h } from "./dom.js";
 import { CLOSING_REASONS, latencyParts, may, rowsOf } from "./facts.js";
 import { bytes, clock, count, microseconds, percent, plural, rate, seconds } from "./format.js";
-import { address, badge, definitions, empty, foldedText, phases, section, stateBadge, statements, table, tile, versionLink } from "./parts.js";
+import { address, badge, definitions, empty, foldedText, icon, phases, section, stateBadge, statements, table, tile, versionLink } from "./parts.js";
 
 export const title = ({ name }) => name ?? "Model";
 export const query = ({ name }) => ({ model: name ?? "" });
@@ -26,6 +26,7 @@ export function render(context) {
     h("div", { class: "heading" }, head, stateBadge(row), actions(context, row)),
     versions(rows, row),
     row.reason ? h("p", { class: "reason" }, row.reason) : null,
+    about?.diagnoses?.[row.version]?.length > 0 ? section("Why it is slow", diagnoses(about.diagnoses[row.version])) : null,
     section("Explained", statements(row.statements)),
     row.rates ? live(row, history, steps !== undefined) : null,
     row.recent ? section("The last 30 minutes", recent(row, about?.minutes?.[row.version] ?? [])) : null,
@@ -63,6 +64,18 @@ function versions(rows, shown) {
       key: row.version, href: address("model", { name: row.name, version: row.version }),
       "aria-current": row === shown ? "page" : null,
     }, `Version ${row.version || "–"}`, rows.length > 1 ? [" ", stateBadge(row)] : null)));
+}
+
+// Shows the causes that `nereid doctor` finds, with their remedies to copy.
+function diagnoses(list) {
+  return h("ul", { class: "statements" }, list.map((each) =>
+    h("li", { key: each.code, class: "problem" }, icon("warn"),
+      h("div", null,
+        h("p", { class: "said" }, each.evidence),
+        h("p", { class: "advice" }, each.advice,
+          each.remedy ? [" ", h("code", null, each.remedy)] : null,
+          each.gain ? `, ${each.gain}` : null,
+          each.command ? ["; ", h("code", null, each.command), " measures it"] : null)))));
 }
 
 function live(row, history, isEnsemble) {
