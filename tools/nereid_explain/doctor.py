@@ -54,7 +54,7 @@ Checked = tuple["Snapshot", "list[Diagnosis]"]
 
 def main(argv: Sequence[str]) -> int:
     """Look at the mesh twice, print the findings, and return the exit code."""
-    parser = _parser()
+    parser = make_parser()
     given = parser.parse_args(argv)
     if not 0 < given.seconds <= _MAX_SECONDS:
         parser.error(f"--seconds: expected more than 0, and at most {_MAX_SECONDS:g}")
@@ -165,7 +165,8 @@ def _document(checked: Sequence[Checked], seconds: float) -> dict[str, Any]:
     }
 
 
-def _parser() -> CommandParser:
+def make_parser() -> CommandParser:
+    """Return the command's flags."""
     parser = CommandParser(_PROGRAM, _DESCRIPTION, _EPILOG)
     add = parser.add_argument
     add(
