@@ -37,6 +37,15 @@ QUESTIONS = {
     "python function as endpoint": "model-authors/python-first",
     "deploy on kubernetes": "operators/kubernetes|recipes/kubernetes-s3",
     "difference from triton": "compatibility",
+    "install docker quickstart": "quickstart",
+    "config.pbtxt example onnx": "model-authors/models",
+    "failed to load model": "operators/model-control|model-authors/check",
+    "python model pip dependencies": "model-authors/python-models",
+    "prometheus metrics list": "operators/metrics|reference/metrics",
+    "kubernetes helm readiness probe": "operators/kubernetes|recipes/kubernetes-s3",
+    "reload model without restart": "operators/model-control",
+    "perf_analyzer load test concurrency": "tools/perf",
+    "gpu out of memory multiple instances": "operators/sizing|model-authors/models",
 }
 _FIRST = 3
 # Lines of pages; longer ones are commands, whose blocks scroll.
