@@ -186,10 +186,9 @@ def test_a_signal_while_nothing_runs_yet_leaves_nothing_behind(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_killed_mesh_left_is_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    repository, temporary = tmp_path / "models", tmp_path / "tmp"
+def test_a_killed_mesh_is_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Short names: a socket's path may have 107 bytes.
+    repository, temporary = tmp_path / "models", tmp_path / "t"
     save_scaler(repository, "scaler", 2, CONFIG)
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))

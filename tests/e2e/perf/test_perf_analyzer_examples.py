@@ -5,13 +5,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, NamedTuple
 
-import numpy as np
 import pytest
 
 import nereid
 from nereid.app.mesh import Mesh
+from tests.e2e.perf import perf_analyzer_models
 from tests.e2e.perf.perf_analyzer_examples import (
     ADD_SUB_DATA,
     EXAMPLES,
@@ -26,55 +25,13 @@ _COMMAND = (sys.executable, "-c", "from nereid.cli import main; main()", "perf")
 # A short measurement, however unsteady the machine is. The last of equal flags counts.
 _SHORT = ("-p", "300", "-s", "1000000", "-r", "3", "--metrics-interval=100")
 _OK, _USAGE, _BOTTLENECK = 0, 2, 4
-_Vector = Annotated[np.ndarray, nereid.Tensor("float32", 8)]
-_Matrix = Annotated[np.ndarray, nereid.Tensor("int32", 4, 4)]
-
-
-class Sums(NamedTuple):
-    OUTPUT0: _Matrix
-    OUTPUT1: _Matrix
-
-
-def _same(x: _Vector) -> _Vector:
-    return x
-
-
-@nereid.model(batch=True)
-def mymodel(
-    IMAGE: Annotated[np.ndarray, nereid.Tensor("float32", 3, -1, -1)],  # noqa: N803
-) -> Annotated[np.ndarray, nereid.Tensor("float32", 3)]:
-    mean: np.ndarray = IMAGE.mean(axis=(2, 3))
-    return mean
-
-
-@nereid.model
-def add_sub(INPUT0: _Matrix, INPUT1: _Matrix) -> Sums:  # noqa: N803
-    return Sums(INPUT0 + INPUT1, INPUT0 - INPUT1)
-
-
-@nereid.model
-def shaped(
-    INPUT: Annotated[np.ndarray, nereid.Tensor("int32", -1, -1)],  # noqa: N803
-) -> Annotated[np.ndarray, nereid.Tensor("int32", -1, -1)]:
-    return INPUT
-
-
-@nereid.model
-def model_name(x: _Vector) -> Iterator[_Vector]:
-    for _ in range(10):
-        yield x
-
-
-MODELS = (
-    *(nereid.model(name=name)(_same) for name in ("simple", "inception_graphdef")),
-    nereid.model(name="resnet50_libtorch")(_same),
-    *(mymodel, add_sub, shaped, model_name),
-)
 
 
 @pytest.fixture(scope="module")
 def mesh() -> Iterator[Mesh]:
-    with nereid.serve(*MODELS, flags=["--allow-client-shm=true"], wait=False) as mesh:
+    with nereid.serve(
+        *perf_analyzer_models.MODELS, flags=["--allow-client-shm=true"], wait=False
+    ) as mesh:
         yield mesh
 
 
