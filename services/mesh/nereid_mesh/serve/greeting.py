@@ -80,10 +80,8 @@ class ClientAccess(NamedTuple):
         return "https://" if self.https else "http://"
 
 
-async def greet(addresses: Mapping[str, str], mesh: Models, access: ClientAccess) -> None:
-    """Wait until no model is loading any more, then print the greeting."""
-    if "http" not in addresses:
-        return
+async def loaded_models(mesh: Models) -> list[dict[str, Any]]:
+    """Wait until no model is loading any more, and return an entry for each version."""
     backoff = Backoff(_PAUSES)
     while True:
         try:
@@ -91,8 +89,14 @@ async def greet(addresses: Mapping[str, str], mesh: Models, access: ClientAccess
         except rpc.RpcError:
             models = None
         if models is not None and not any(model.get("state") == "LOADING" for model in models):
-            break
+            return models
         await asyncio.sleep(backoff.next_delay_s())
+
+
+async def greet(
+    models: list[dict[str, Any]], addresses: Mapping[str, str], mesh: Models, access: ClientAccess
+) -> None:
+    """Print the greeting of a mesh with an HTTP port."""
     print(_table(models), end="\n\n")
     _print_addresses(addresses, access)
     # A ready model with a reason is not in memory; describing it would load it.

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nereid.rpc import RpcError, Status
-from nereid_mesh.serve.greeting import ClientAccess, greet
+from nereid_mesh.serve.greeting import ClientAccess, greet, loaded_models
 
 FORGED = "2026-01-01 00:00:00,000 ERROR nereid: all is lost"
 READY = "it's $(one)\nmodel"
@@ -54,7 +54,8 @@ async def _greeting(
     address: str = ADDRESS,
     task: str = "embed",
 ) -> str:
-    await greet({"http": address}, Mesh(task), access or ClientAccess())
+    mesh = Mesh(task)
+    await greet(await loaded_models(mesh), {"http": address}, mesh, access or ClientAccess())
     return capsys.readouterr().out
 
 
