@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid import rpc
-from nereid.core.wire.messages import LastCounts, LogRules, TraceRules
+from nereid.core.wire.messages import LastCounts, LogRules, ModelsChanged, TraceRules
 from nereid.observability.logging import apply_log_rules
 from nereid.process.service_process import StartError
 from nereid.rpc.net.limits.budget import ByteBudget
@@ -337,6 +337,8 @@ class GatewayService:
             self._tracing.set_rules(notice)
         elif isinstance(notice, LastCounts):
             self._counts.add(notice.response)
+        elif isinstance(notice, ModelsChanged) and self._openai_api is not None:
+            self._openai_api.models_changed()
 
     async def _start_grpc(self) -> str:
         settings = self._settings

@@ -10,7 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from nereid.core.errors import Unavailable
-from nereid.core.wire.messages import ErrorStatus, InferRequest, InferResponse
+from nereid.core.wire.messages import (
+    ErrorStatus,
+    InferRequest,
+    InferResponse,
+    ModelsChanged,
+)
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid_gateway.guards.auth.api_key import make_key
@@ -175,10 +180,24 @@ async def test_the_files_of_a_model_are_sent_once() -> None:
     async with text_site() as site:
         for _ in range(3):
             await ask(site, "POST", "/v1/embeddings", body("echo", "cat"))
-            # A change by a client of this gateway.
-            site.service._data_plane.control.changes += 1
+            await ask(site, "POST", "/v1/embeddings", body("echo", "dog"))
+            site.scheduler.link.send(ModelsChanged(1))
         digests = [request.known_digest for request in site.scheduler.text_requests]
+        rows = {request.text_digest for request in site.scheduler.received}
     assert digests == [b"", b"1", b"1"]
+    assert rows == {b"1"}
+
+
+async def test_a_version_with_the_files_of_another_gets_its_own_rows() -> None:
+    async with text_site() as site:
+        scheduler = site.scheduler
+        for version in ("1", "2"):
+            scheduler.texts["echo"] = described("echo", version=version)
+            scheduler.link.send(ModelsChanged(1))
+            response = await ask(site, "POST", "/v1/embeddings", body("echo", "cat"))
+            assert response.status == 200
+            head = kserve_pb2.ModelInferRequest.FromString(scheduler.received[-1].head)
+            assert head.model_version == version
 
 
 async def test_bodies_that_are_wrong_are_refused_by_name() -> None:

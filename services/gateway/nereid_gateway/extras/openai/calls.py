@@ -42,6 +42,8 @@ _JOB_CHARACTERS: Final = 128 << 10
 _JOB_TEXTS: Final = 256
 # Limit of tokens for models whose files say none.
 _MAX_TOKENS: Final = 131_072
+# How often a call is done again because its model was replaced meanwhile.
+_MAX_REPEATS: Final = 3
 # Models that are looked at for a body that names none.
 _MAX_CHOICES: Final = 64
 
@@ -105,14 +107,16 @@ class TextCall:
         again with the new one: rows of two versions are never mixed.
         """
         model = await self._find(name, tasks)
-        try:
-            return await work(model)
-        except (NotFound, Unavailable):
-            model.expire()
-            newer = await self._find(name, tasks)
-            if newer is model:
-                raise
-            return await work(newer)
+        for _ in range(_MAX_REPEATS):
+            try:
+                return await work(model)
+            except (NotFound, Unavailable):
+                model.expire()
+                newer = await self._find(name, tasks)
+                if newer is model:
+                    raise
+                model = newer
+        return await work(model)
 
     async def rows(
         self,

@@ -39,9 +39,11 @@ class OpenAiApi:
     ) -> None:
         self._pool = WorkPool(min(_MAX_THREADS, os.cpu_count() or 1))
         self._metrics = CallMetrics()
+        models = TextModels(data_plane.control, self._pool)
+        self.models_changed = models.expire_all
         services = TextServices(
             BodyReader(data_plane.decoding, coder),
-            TextModels(data_plane.control, self._pool),
+            models,
             RowSubmission(InferSubmission(data_plane, forwarding), self._pool),
             self._pool,
             self._metrics,

@@ -45,6 +45,8 @@ class Row(NamedTuple):
     tokens: int
     # Rows of larger size are sent first.
     size: int
+    # See InferRequest.
+    text_digest: bytes
 
 
 class RowSubmission:
@@ -130,7 +132,13 @@ class _Flight(Generic[Output]):
         while self._waiting and self._in_flight < self._max_in_flight and not self._done.done():
             index = self._waiting.popleft()
             row = self._rows[index]
-            request = ClientRequest(0, row.head, list(row.payloads), priority=self._priority)
+            request = ClientRequest(
+                0,
+                row.head,
+                list(row.payloads),
+                priority=self._priority,
+                text_digest=row.text_digest,
+            )
             self._in_flight += 1
             on_response = partial(self._on_response, index)
             handle = self._submit_row(self._call, request, on_response)
