@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import InvalidArgument
 from nereid.core.tensors.shapes import VARIABLE
+from nereid.model_config.batching_fields import MAX_BATCH_TOKENS
 from nereid.model_config.padding import PADDING
+from nereid.text.files import TOKENIZERS
 from nereid.text.reading import read_mapping
+from nereid.text.tensors import USUAL_INPUTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from nereid.backends.description import ModelDescription
     from nereid.pb.model_config_pb2 import ModelConfig
     from nereid.text.mapping import TextMapping
 
@@ -24,10 +28,22 @@ _MAX_BATCH_SIZE: Final = 32
 _SHORTEST: Final = 16
 # Longest padded length of a model whose limit is unknown. Longer texts batch if they are equal.
 _LONGEST: Final = 512
+# Enough for a whole batch of the usual longest texts; Text Embeddings Inference has as many.
+_MAX_BATCH_TOKENS: Final = 16_384
+
+
+def takes_lone_rows(description: ModelDescription, files: Mapping[str, bytes]) -> bool:
+    """Return whether the variable dimension of an export's inputs is tokens, and not a batch."""
+    if files.keys().isdisjoint(TOKENIZERS):
+        return False
+    return any(
+        tensor.name == USUAL_INPUTS["ids"] and tensor.dims is not None and len(tensor.dims) == 1
+        for tensor in description.inputs
+    )
 
 
 def complete_export(config: ModelConfig, files: Mapping[str, bytes]) -> None:
-    """Add padding and a larger batch to the completed configuration of an export.
+    """Add padding, a larger batch and a budget of tokens to the configuration of an export.
 
     Contents of tokenizers may be left out of `files`. Other models than encoders stay as they are.
     """
@@ -43,6 +59,8 @@ def complete_export(config: ModelConfig, files: Mapping[str, bytes]) -> None:
     config.max_batch_size = max(config.max_batch_size, _MAX_BATCH_SIZE)
     config.dynamic_batching.SetInParent()
     config.parameters[PADDING].string_value = padding_of(config, mapping)
+    if MAX_BATCH_TOKENS not in config.parameters:
+        config.parameters[MAX_BATCH_TOKENS].string_value = str(_MAX_BATCH_TOKENS)
 
 
 def padding_of(config: ModelConfig, mapping: TextMapping) -> str:

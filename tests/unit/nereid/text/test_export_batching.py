@@ -42,6 +42,7 @@ def test_an_encoder_is_padded(tensors: str, padding: str) -> None:
     message = configured(tensors)
     complete_export(message, FILES)
     assert message.parameters[PADDING].string_value == padding
+    assert message.parameters["max_batch_tokens"].string_value == "16384"
     assert message.max_batch_size == 32
     assert message.HasField("dynamic_batching")
     assert read_padding(message) is not None
