@@ -249,9 +249,14 @@ class GatewayService:
         settings = self._settings
         reader = CasePreservingReader if settings.http_header_forward_pattern else RequestReader
         dispatch, allocate_body = self._guard(self._http_front)
-        if self._openai_api is not None:
-            dispatch, allocate_body = self._openai_api.with_error_forms(dispatch, allocate_body)
-        return HttpServer(dispatch, _http_limits(settings), reader, allocate_body, self._budget)
+        return HttpServer(
+            dispatch,
+            _http_limits(settings),
+            reader,
+            allocate_body,
+            self._budget,
+            set_error_form=None if self._openai_api is None else self._openai_api.set_error_form,
+        )
 
     def _managed_ports(self, control: Control, metrics: Dispatch) -> dict[str, HttpServer]:
         settings = self._settings

@@ -90,6 +90,8 @@ class TextCall:
         self.model_name = ""
         self.tokens = 0
         self.priority = 0
+        # When the texts of the call's rows began and ended to be tokenized.
+        self._tokenized_ns = (0, 0)
 
     async def read_body(self, body_type: type[Decoded]) -> Decoded:
         """Return the call's body."""
@@ -130,6 +132,7 @@ class TextCall:
 
         special: whether special tokens are added to texts.
         """
+        begun_ns = monotonic_ns()
         if model.is_read() and sum(map(_size_of, texts)) <= _LOOP_CHARACTERS:
             rows = rows_of(model, texts, limit, special=special)
         else:
@@ -141,6 +144,7 @@ class TextCall:
                     return rows_of(model, job, limit, special=special, first=begin)
 
                 rows += await self._services.pool.run(self.call, size, tokenize)
+        self._tokenized_ns = begun_ns, monotonic_ns()
         self.call.free_body()
         self.call.hold(sum(payload_bytes(payload) for row in rows for payload in row.payloads))
         self.tokens = sum(row.tokens for row in rows)
@@ -151,7 +155,9 @@ class TextCall:
     ) -> list[Output]:
         """Return what `read` makes of each row's response, in the order of the rows."""
         submission = self._services.rows
-        return await submission.infer(self.call, rows, read, priority=self.priority)
+        return await submission.infer(
+            self.call, rows, read, priority=self.priority, tokenized_ns=self._tokenized_ns
+        )
 
     async def tokenizer(self, model: TextModel) -> TextTokenizer:
         """Return a model's tokenizer."""
@@ -240,7 +246,8 @@ class TextServices:
         text_call = TextCall(self, call)
         failure = ""
         try:
-            call.respond(200, await handle(text_call))
+            body, line = await self.bodies.encode(call, await handle(text_call))
+            call.respond(200, body, extra=line)
         except CallRefused as refused:
             failure = refused.refusal.reason.value
             status, message, lines = response_of(refused.refusal)

@@ -273,8 +273,8 @@ def test_requests_keep_the_digest_of_their_texts(more: dict[str, Any]) -> None:
 
 def test_changes_of_models_share_a_frame_with_responses() -> None:
     codec = ResponseCodec()
-    items = [ModelsChanged(1), InferResponse(1, b"head"), ModelsChanged(2)]
-    assert codec.decode(codec.encode([*items]))[:-1] == [ModelsChanged(2)]
+    items: list[FromScheduler] = [ModelsChanged(1), InferResponse(1, b"head"), ModelsChanged(2)]
+    assert codec.decode(codec.encode(items))[:-1] == [ModelsChanged(2)]
 
 
 def test_the_last_counts_share_a_frame_with_responses() -> None:
