@@ -11,7 +11,7 @@ export ORT_DISABLE_TELEMETRY ?= 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help install dev models serve unit coverage test tests-on e2e test-compiled wheel nightly compose-test compat compat-record fuzz check \
-	fmt proto docs site lock chart package-test bench bench-all bench-page soak torment simulate sbom audit pin-images release-dry-run clean
+	fmt proto docs site pictures lock chart package-test bench bench-all bench-page soak torment simulate sbom audit pin-images release-dry-run clean
 
 help:  ## List the targets.
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -136,6 +136,9 @@ $(SITE)/.installed: requirements/docs.txt
 
 site: $(SITE)/.installed  ## Build the documentation's site in build/site; fails on a dead link.
 	$(SITE)/bin/python scripts/build_site.py
+
+pictures: models dev  ## Minutes: the pictures of README and site anew, from a mesh under load (needs chromium).
+	$(BIN)/python -m scripts.pictures --models $(MODELS)
 
 lock: dev  ## Lock all dependencies, with hashes, in requirements/. LOCK=--upgrade for the newest.
 	$(BIN)/python scripts/lock.py $(LOCK)

@@ -26,7 +26,7 @@ def rendered(root: Path, figures: Path) -> dict[Path, str]:
 
     Raises:
         ValueError: the README lacks the marks between which its figure stands, or the file has
-            another format.
+            another format or lacks the model that the page begins with.
     """
     measured, about = samples.parse(json.loads(figures.read_text()))
     folder = root / "docs" / page.FOLDER
@@ -41,6 +41,7 @@ def rendered(root: Path, figures: Path) -> dict[Path, str]:
         readme: f"{before}{_BEGIN}\n{figure}\n{_END}{after}",
         **{folder / name: text for name, text in page.tables(measured, about).items()},
         **{folder / name: text for name, text in page.plots(measured, about).items()},
+        **{folder / name: text for name, text in page.charts(measured, about).items()},
         **_other_plots(root / "docs" / page.FIGURES),
     }
 

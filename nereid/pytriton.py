@@ -97,6 +97,11 @@ class Triton:
     def __exit__(self, *_exception: object) -> None:
         self.stop()
 
+    @property
+    def models(self) -> Sequence[Model]:
+        """Functions that are bound."""
+        return self._models
+
     def bind(  # noqa: PLR0913 - PyTriton's arguments
         self,
         model_name: str,

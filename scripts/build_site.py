@@ -32,6 +32,7 @@ SOURCES = (
     ".github/workflows/release.yml",
     "deploy/prometheus/rules/alerts.yml",
     "deploy/prometheus/rules/slo.yml",
+    "deploy/systemd/nereid.service",
     "docs",
     "tests/README.md",
     "tests/support/README.md",

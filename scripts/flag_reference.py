@@ -37,6 +37,7 @@ _INTRODUCTION = """\
 nereid_gateway`) takes those of its column. Each has an environment variable, that of
 `--http-port` being `NEREID_HTTP_PORT`. A flag wins over its variable, and the last of equal flags
 counts, unless it may be repeated: then the values add up, and are separated by `;` in the variable.
+`nereid serve --config FILE` reads flags from TOML; the command line and variables win over it.
 `nereid serve` chooses the addresses between its own services itself.
 """
 # The page says this once for all such flags.

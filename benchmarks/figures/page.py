@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from benchmarks.figures.aims import outcomes
+from benchmarks.figures.bars import THEMES, Bar, Group
+from benchmarks.figures.bars import draw as draw_bars
 from benchmarks.figures.plot import Axis, Panel, draw
 from benchmarks.figures.ratios import OURS, Ratio, is_ours, over_bare, ratios
 from benchmarks.figures.samples import BARE, NO_PROTOCOL, Cell, Sample, Samples, middle
@@ -24,16 +26,17 @@ _PROTOCOLS = {
     "stream": "gRPC streams",
     NO_PROTOCOL: "",
 }
+_NATIVE = "triton-native"
 _PEERS = {
     OURS: "Nereid",
-    "triton-native": "Triton (C++ backend)",
+    _NATIVE: "Triton (C++ backend)",
     "triton": "Triton (Python backend)",
     "mlserver": "MLServer",
     "litserve": "LitServe",
     BARE: "bare loop",
 }
-# A title and what it is about.
 _TIMES = "\N{MULTIPLICATION SIGN}"
+# A title and what it is about.
 _MODELS = {
     "mlp": (
         "A perceptron",
@@ -60,6 +63,8 @@ responses; p50 and p99 are those of the time to the first one.""",
     ),
     "resnet50": ("ResNet-50", "Images of 224 by 224 pixels, 588 KiB each, one thread."),
 }
+_FIRST_MODEL = "mlp"
+_CHART = "speed"
 _AIMS = "aims.csv"
 _CELLS = "cells.csv"
 _RATIOS = "ratios.csv"
@@ -69,8 +74,18 @@ _ALIKE = 3
 
 
 def page(samples: Samples, about: dict[str, Any]) -> str:
-    """Return the page in Markdown."""
-    return "\n".join((*_beginning(samples, about), *_sections(samples, about), ""))
+    """Return the page in Markdown.
+
+    Raises:
+        ValueError: the run lacks the model that the page begins with.
+    """
+    parts = (
+        *_beginning(samples, about),
+        _run(about),
+        *_sections(samples, about),
+        *_ending(samples, about),
+    )
+    return "\n".join((*parts, ""))
 
 
 def tables(samples: Samples, about: dict[str, Any]) -> dict[str, str]:
@@ -92,64 +107,148 @@ def plots(samples: Samples, about: dict[str, Any]) -> dict[str, str]:
 
 
 def readme_figure(samples: Samples, about: dict[str, Any]) -> str:
-    """Return a table of Nereid's rates relative to other servers, for the perceptron."""
+    """Return the chart of the perceptron's rates in both themes, and ratios to a native Triton."""
+    chart = f"docs/{FOLDER}/{_CHART}"
+    lines = [
+        "<picture>",
+        f'  <source media="(prefers-color-scheme: dark)" srcset="{chart}-dark.svg">',
+        f'  <img alt="{_chart_title(samples)}" src="{chart}-light.svg">',
+        "</picture>",
+        "",
+        f"The same model (a 256-512-512-10 perceptron), {about['cores']} cores, one run, median of",
+        f"{about['rounds']} rounds; [latencies, CPU, how it is measured](docs/{PAGE}).",
+        f"Rates relative to {_PEERS[_NATIVE]}, also where it is the faster one:",
+        "",
+    ]
     found = [
-        ratio
-        for ratio in ratios(samples)
-        if (ratio.model, ratio.ours) == ("mlp", OURS) and ratio.protocol in ("grpc", "http", "json")
+        ratio for ratio in ratios(samples) if (ratio.model, ratio.theirs) == (_FIRST_MODEL, _NATIVE)
     ]
     sizes = sorted({ratio.concurrency for ratio in found})
-    lines = [
-        "**Speed.** Requests per second relative to other servers, same model (256-512-512-10 MLP)",
-        f"and {about['cores']} cores, same run, median of {about['rounds']} rounds;",
-        f"[models, latencies, CPU and how it is measured](docs/{PAGE}).",
-        "",
-        f"| in flight | | {' | '.join(map(str, sizes))} |",
-        f"| --- | --- |{' --- |' * len(sizes)}",
+    lines += [_line(_IN_FLIGHT, "", *sizes), _line(*("---" for _ in range(2 + len(sizes))))]
+    rows: dict[tuple[str, str], dict[int, str]] = {}
+    for ratio in sorted(found, key=_ratio_order):
+        row = rows.setdefault((ratio.ours, ratio.protocol), {})
+        row[ratio.concurrency] = f"{ratio.rate.median:.1f} {_TIMES}"
+    lines += [
+        _line(_peer(ours, about), _PROTOCOLS[protocol], *(row.get(size, "") for size in sizes))
+        for (ours, protocol), row in rows.items()
     ]
-    # A row for each server and protocol, in the order of the page.
-    for theirs in (name for name in _PEERS if not is_ours(name)):
-        for protocol, spoken in _PROTOCOLS.items():
-            row = {
-                ratio.concurrency: f"{ratio.rate.median:.1f} {_TIMES}"
-                for ratio in found
-                if (ratio.theirs, ratio.protocol) == (theirs, protocol)
-            }
-            if row:
-                cells = " | ".join(row.get(size, "") for size in sizes)
-                lines.append(f"| {_PEERS[theirs]} | {spoken} | {cells} |")
     return "\n".join(lines)
 
 
+def charts(samples: Samples, about: dict[str, Any]) -> dict[str, str]:
+    """Map file names to SVGs of the perceptron's rates at the highest load, one for each theme."""
+    load, groups = _highest_load(samples), []
+    for protocol, spoken in _PROTOCOLS.items():
+        bars = [
+            Bar(_peer(cell.peer, about), middle(rounds).infer_per_s, is_ours(cell.peer))
+            for cell, rounds in samples.items()
+            if _is_on_chart(cell) and (cell.protocol, cell.concurrency) == (protocol, load)
+        ]
+        if bars:
+            groups.append(Group(spoken, sorted(bars, key=lambda bar: -bar.value)))
+    return {
+        f"{_CHART}-{name}.svg": draw_bars(_chart_title(samples), groups, theme)
+        for name, theme in THEMES.items()
+    }
+
+
+def _chart_title(samples: Samples) -> str:
+    return f"Requests per second, {_highest_load(samples)} {_IN_FLIGHT}"
+
+
+def _highest_load(samples: Samples) -> int:
+    loads = [cell.concurrency for cell in samples if _is_on_chart(cell)]
+    if not loads:
+        raise ValueError(f"the page begins with the model {_FIRST_MODEL}, which the run lacks")
+    return max(loads)
+
+
+def _is_on_chart(cell: Cell) -> bool:
+    return cell.model == _FIRST_MODEL and cell.peer != BARE
+
+
 def _beginning(samples: Samples, about: dict[str, Any]) -> Iterator[str]:
-    met = [outcome.is_met for outcome in outcomes(samples)]
-    runtimes = ", ".join(sorted(set(about["onnxruntime"].values())))
     yield f"""\
-# Benchmarks
+# Benchmarks: how fast is Nereid?
 
 <!-- Written by python -m benchmarks.page from {FOLDER}/figures.json. -->
 
-Nereid beside what a user would pick instead, on one machine, in one run: all servers are up, take
-turns within each cell, and another one leads in each round. Each server's settings and how it is
-measured are described in [benchmarks/README.md](../benchmarks/README.md).
+Requests per second (p99 in ms) of a perceptron so small that the servers are what is measured, on
+{about["cores"]} cores that the load generator shares. *Nereid compiled* is what images, `pip
+install` where there is a compiler, and `make serve` after a minute run; *Nereid* is pure Python.
+"""
+    yield from _summary(samples, about)
+    yield f"""
+![{_chart_title(samples)}]({FOLDER}/{_CHART}-light.svg)
 
-{about["date"]}, commit {about["commit"]}, {about["cpu"]}, {about["cores"]} cores (the load
-generator takes its share of them), Python {about["python"]}, ONNX Runtime {runtimes};
-{about["rounds"]} rounds of {about["seconds"]:g} s or more. Figures are medians over the
-rounds; a ratio is the median of the rounds' own ratios.
+## Measure it yourself
+
+```sh
+make bench                                              # 13 minutes: these servers, on your machine
+nereid perf -m MODEL --concurrency-range '1:64:*2'      # your model on your server
+nereid perf compare triton:8000 nereid:8000 -m MODEL    # two servers in turns, with intervals
+```
+
+[Measuring a server](tools/perf.md) has the rest; [benchmarks/README.md](../benchmarks/README.md)
+describes each server's settings and how it is measured.
+"""
+
+
+def _summary(samples: Samples, about: dict[str, Any]) -> Iterator[str]:
+    """Yield a table of the perceptron at its lowest and highest load, a row for each server."""
+    cells = list(filter(_is_on_chart, samples))
+    highest = _highest_load(samples)
+    loads = sorted({min(cell.concurrency for cell in cells), highest})
+    protocols = dict.fromkeys(cell.protocol for cell in sorted(cells, key=_order))
+    columns = [(protocol, load) for protocol in protocols for load in loads]
+    titles = (f"{_PROTOCOLS[protocol]}, {load} {_IN_FLIGHT}" for protocol, load in columns)
+    yield _line("", *titles)
+    yield _line(*("---" for _ in range(1 + len(columns))))
+    for peer in sorted({cell.peer for cell in cells}, key=_peer_order):
+        found = [samples.get(Cell(_FIRST_MODEL, peer, *column)) for column in columns]
+        yield _line(_peer(peer, about), *(_rate_and_p99(rounds) for rounds in found))
+    yield from _bare_loop(samples, _FIRST_MODEL)
+
+
+def _run(about: dict[str, Any]) -> str:
+    runtimes = ", ".join(sorted(set(about["onnxruntime"].values())))
+    return f"""\
+## All figures
+
+All servers are up, take turns within each cell, and another one leads in each round.
+{about["date"]}, commit {about["commit"]}, {about["cpu"]}, {about["cores"]} cores, Python
+{about["python"]}, ONNX Runtime {runtimes}; {about["rounds"]} rounds of {about["seconds"]:g} s or
+more. Figures are medians over the rounds; a ratio is the median of the rounds' own ratios.
 
 The tables here have rate and p99, the plots the same: up and left is better. p50, CPU, batch sizes
 and the spread of each cell are in [{_CELLS}]({FOLDER}/{_CELLS}), all ratios with the lowest and the
 highest round's in [{_RATIOS}]({FOLDER}/{_RATIOS}), every sample in
-[figures.json]({FOLDER}/figures.json). Of the project's [aims]({FOLDER}/{_AIMS}) {sum(met)} of
-{len(met)} were met.
+[figures.json]({FOLDER}/figures.json).
 """
+
+
+def _ending(samples: Samples, about: dict[str, Any]) -> Iterator[str]:
+    """Yield the table of the aims."""
+    head, *rows = _aim_rows(samples, about)
+    if not rows:
+        return
+    yield "## Aims of the project"
+    yield ""
+    met = sum(outcome.is_met for outcome in outcomes(samples))
+    yield f"{met} of {len(rows)} were met ([{_AIMS}]({FOLDER}/{_AIMS})):"
+    yield ""
+    yield _line(*head)
+    yield _line(*("---" for _ in head))
+    for row in rows:
+        yield _line(*row)
+    yield ""
 
 
 def _sections(samples: Samples, about: dict[str, Any]) -> Iterator[str]:
     for model in _models(samples):
         title, text = _MODELS.get(model, (model, ""))
-        yield f"## {title}"
+        yield f"### {title}"
         yield ""
         yield text
         yield ""
@@ -169,6 +268,11 @@ def _decision_table(samples: Samples, model: str, about: dict[str, Any]) -> Iter
     for protocol, concurrency in rows:
         found = [samples.get(Cell(model, peer, protocol, concurrency)) for peer in peers]
         yield _line(_PROTOCOLS[protocol], concurrency, *(_rate_and_p99(rounds) for rounds in found))
+    yield from _bare_loop(samples, model)
+
+
+def _bare_loop(samples: Samples, model: str) -> Iterator[str]:
+    """Yield a sentence on the bare loop's rate, if it was measured."""
     best = max(
         (middle(rounds).infer_per_s for cell, rounds in samples.items() if _is_bare(cell, model)),
         default=None,

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Collection, Iterator
     from types import ModuleType
+
+    from nereid.app.model import Model
 
 _loading = False
 
@@ -34,8 +36,13 @@ def end_loading() -> None:
         raise ServingReachedError
 
 
-def place_of(target: Callable[..., Any]) -> Place | None:
-    """Return where a function or class is defined; `None` if no name of a file leads to it."""
+def place_of(model: Model) -> Place | None:
+    """Return where workers find a model, or the bare function of one that takes requests.
+
+    `None` if no name of a file leads to it.
+    """
+    target = model.target
+    wanted = target if model.takes_requests else model
     module = sys.modules.get(target.__module__)
     file = getattr(module, "__file__", None)
     if file is None or "<locals>" in target.__qualname__ or not Path(file).is_file():
@@ -44,17 +51,12 @@ def place_of(target: Callable[..., Any]) -> Place | None:
     found: Any = module
     for part in name.split("."):
         found = getattr(found, part, None)
-    if getattr(found, "target", found) is not target:
-        return _other_name(target, module, Path(file))
+    if found is not wanted:
+        names = [each for each, value in vars(module).items() if value is wanted]
+        if not names:
+            return None
+        name = names[0]
     return Place(Path(file).resolve(), name)
-
-
-def _other_name(target: Any, module: Any, file: Path) -> Place | None:
-    """Return the name that a variable of the module gives the model of this target."""
-    for name, value in vars(module).items():
-        if value is target or getattr(value, "target", None) is target:
-            return Place(file.resolve(), name)
-    return None
 
 
 def load_file(file: Path) -> ModuleType:

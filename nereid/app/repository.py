@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 # one element that are Python values there.
 TEXT: Final = "text_tensors"
 SCALAR: Final = "scalar_tensors"
+# Parameter of the Python backend that this package has no use for: nereid is not in that Python.
+_ENVIRONMENT: Final = "EXECUTION_ENV_PATH"
 # Directory of a saved version with the application's files.
 _APPLICATION: Final = "application"
 _PICKLE: Final = "model.pkl"
@@ -80,7 +82,7 @@ def write_model(root: Path, model: Model, *, complete: bool = False) -> None:
         _remove_written(version.parent)
     version.mkdir(parents=True)
     (version.parent / "config.pbtxt").write_text(config_text(model))
-    place = place_of(model.target)
+    place = place_of(model)
     if place is None:
         arguments: list[str] = [_PICKLE]
         (version / _PICKLE).write_bytes(_pickled(model))
@@ -129,6 +131,11 @@ def config_text(model: Model) -> str:
         extra = json_format.ParseDict(model.config, model_config_pb2.ModelConfig())
     except json_format.ParseError as error:
         raise SourceError(f"model '{model.name}': config=: {error}") from error
+    if _ENVIRONMENT in extra.parameters:
+        raise SourceError(
+            f"model '{model.name}': config=: {_ENVIRONMENT}: functions run in the Python that"
+            " serves them: install their packages there, or write a model.py"
+        )
     for field, _ in extra.ListFields():
         if field.name != "parameters":
             # A field of config= replaces the one that follows from the function.

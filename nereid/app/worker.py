@@ -10,6 +10,7 @@ import inspect
 import json
 import pickle
 import threading
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -206,12 +207,21 @@ class AppModel:
             return None
         responses = {}
         for call in calls:
-            returned = self._instance(**call.arguments)
-            for request, response in zip(
-                call.requests, self._responses(call, returned), strict=True
-            ):
+            group = self._called(call, is_whole_batch=len(calls) == 1)
+            for request, response in zip(call.requests, group, strict=True):
                 responses[id(request)] = response
         return [responses[id(request)] for request in requests]
+
+    def _called(self, call: _Call, *, is_whole_batch: bool) -> list[Any]:
+        try:
+            returned = self._instance(**call.arguments)
+        except Exception as error:
+            if is_whole_batch:
+                # The backend reports it with its traceback.
+                raise
+            traceback.print_exc()
+            return [self._failure(_reported(error)) for _ in call.requests]
+        return self._responses(call, returned)
 
     def _grouped(self, requests: list[Any]) -> Iterator[_Call]:
         """Yield a call for each group of requests whose arrays can be joined."""

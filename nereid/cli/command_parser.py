@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -29,6 +29,20 @@ class CommandParser(argparse.ArgumentParser):
         """Have --help show the hidden flags, too."""
         for action, text in self._hidden:
             action.help = text
+
+
+def with_commands(
+    parser: argparse.ArgumentParser,
+    commands: Mapping[str, argparse.ArgumentParser],
+    summaries: Mapping[str, str],
+) -> argparse.ArgumentParser:
+    """Add the parsers of commands to a parser, and return it."""
+    # argparse calls the class with the parser's full name.
+    parser_of: Any = lambda prog, **_options: commands[prog.rpartition(" ")[2]]  # noqa: E731
+    added = parser.add_subparsers(parser_class=parser_of, metavar="COMMAND")
+    for name in commands:
+        added.add_parser(name, help=summaries[name])
+    return parser
 
 
 class _HelpAll(argparse.Action):

@@ -11,6 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Iterator, Sequence
 
 GROUP: Final = "nereid.commands"
@@ -29,18 +30,21 @@ class Command(NamedTuple):
         function = getattr(importlib.import_module(self.module), self.function)
         return function
 
+    def make_parser(self) -> argparse.ArgumentParser | None:
+        """Import the module and describe its flags, if it does; may raise ModuleNotFoundError."""
+        make = getattr(importlib.import_module(self.module), "make_parser", None)
+        return None if make is None else make()
+
     def summary(self) -> str:
         """Return the module's SUMMARY, or "", without an import; may raise ModuleNotFoundError."""
         import ast  # noqa: PLC0415
-        from importlib.abc import InspectLoader  # noqa: PLC0415
         from importlib.util import find_spec  # noqa: PLC0415
 
         spec = find_spec(self.module)
         if spec is None:
             raise ModuleNotFoundError(f"No module named '{self.module}'", name=self.module)
-        loader = spec.loader
-        source = loader.get_source(self.module) if isinstance(loader, InspectLoader) else None
-        for statement in ast.parse(source or "").body:
+        source = _read(spec.origin) if spec.origin and spec.origin.endswith(".py") else ""
+        for statement in ast.parse(source).body:
             match statement:
                 case ast.AnnAssign(ast.Name("SUMMARY"), value=ast.Constant(str(text))):
                     return text

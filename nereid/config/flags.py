@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import enum
 import inspect
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 _TRUE = frozenset({"true", "1", "yes", "on"})
 _FALSE = frozenset({"false", "0", "no", "off"})
+# Minimum similarity at which an unknown name is reported as a misspelling.
+_SIMILARITY = 0.75
 
 
 class Topic(enum.Enum):
@@ -181,6 +184,12 @@ def flag_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def similar(name: str, names: Iterable[str]) -> str:
+    """Return "; did you mean X?" for an unknown name, or "" if none of the names is similar."""
+    near = difflib.get_close_matches(name, list(names), 1, _SIMILARITY)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
 def boolean(text: str) -> bool:
     """Parse true/false, 1/0, yes/no or on/off; raise ValueError for anything else."""
     if text.lower() in _TRUE:
@@ -217,15 +226,22 @@ def seconds(text: str) -> float:
     return value
 
 
-def choice(*names: str) -> Parse:
-    """Return a parser that accepts one of these words."""
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """A parser that accepts one of these words."""
 
-    def parse(text: str) -> str:
-        if text not in names:
-            raise ValueError(f"expected one of {', '.join(names)}")
+    names: tuple[str, ...]
+
+    def __call__(self, text: str) -> str:
+        """Return the word; raise ValueError if it is none of them."""
+        if text not in self.names:
+            raise ValueError(f"expected one of {', '.join(self.names)}")
         return text
 
-    return parse
+
+def choice(*names: str) -> Choice:
+    """Return a parser that accepts one of these words."""
+    return Choice(names)
 
 
 def address(text: str) -> str:

@@ -8,12 +8,20 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import difflib
 import json
 import sys
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from nereid.config.flags import DeclaredFlag, declared_flags, flag_name, flag_text
+from nereid.config import config_file
+from nereid.config.flags import (
+    Choice,
+    DeclaredFlag,
+    boolean,
+    declared_flags,
+    flag_name,
+    flag_text,
+    similar,
+)
 from nereid.config.help_text import VARIABLES, help_text
 
 if TYPE_CHECKING:
@@ -23,8 +31,6 @@ Settings = TypeVar("Settings")
 
 # Name of the field of --hardened (nereid.config.hardened).
 _HARDENED = "hardened"
-# Minimum similarity at which an unknown flag is reported as a misspelling.
-_SIMILARITY = 0.75
 
 
 def read_settings(
@@ -61,9 +67,10 @@ def read_shared_settings(  # noqa: PLR0913 (by keyword)
     _warn_of_deprecated(given, flags, program)
     errors = _unknown_arguments(surplus, flags)
     values: dict[str, Any] = {}
+    in_file = _read_file(given, flags, environ, errors)
     # Read --hardened first, because the other flags' defaults depend on it.
     for flag in sorted(flags, key=lambda flag: flag.field.name != _HARDENED):
-        texts, source = _texts(flag, _texts_in_argv(given, flag), environ)
+        texts, source = _texts(flag, _texts_in_argv(given, flag), environ, in_file)
         if flag.option.merge is not None:
             texts = flag.option.merge(environ, texts or ()) or None
         if texts is None and values.get(_HARDENED) and flag.option.hardened is not None:
@@ -80,7 +87,28 @@ def read_shared_settings(  # noqa: PLR0913 (by keyword)
     for result in results:
         errors += getattr(result, "errors", list)()
     exit_on_errors(errors, program)
+    if values.get(config_file.PRINT):
+        print(config_file.file_text(flags, values))  # noqa: T201
+        sys.exit(0)
     return results
+
+
+def settings_parser(classes: Sequence[type[Any]], program: str) -> argparse.ArgumentParser:
+    """Return a description of the flags of these settings classes, for shell completion."""
+    flags = declared_flags(*classes)
+    options = {flag.field.name: flag.option for flag in flags}
+    parser = _parser(flags, program)
+    parser.description = " ".join((classes[0].__doc__ or "").split())
+    for action in parser._actions:  # noqa: SLF001 - argparse has no public list of them
+        option = options.get(action.dest)
+        if option is None:
+            continue
+        action.help = option.help.replace("%", "%%")
+        if isinstance(option.parse, Choice):
+            action.choices = option.parse.names
+        elif option.parse is boolean:
+            action.choices = ("true", "false")
+    return parser
 
 
 def exit_on_errors(errors: Sequence[str], program: str) -> None:
@@ -168,9 +196,7 @@ def _unknown_arguments(surplus: Sequence[str], flags: Iterable[DeclaredFlag]) ->
     for text in surplus:
         name, equals, _ = text.partition("=")
         if name.startswith("-"):
-            near = difflib.get_close_matches(name, names, 1, _SIMILARITY)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            errors.append(f"unknown argument '{name}'{hint}")
+            errors.append(f"unknown argument '{name}'{similar(name, names)}")
         elif not expects_value:
             errors.append(f"unknown argument '{text}'")
         expects_value = name.startswith("-") and not equals
@@ -192,13 +218,32 @@ def _parsed(
     return {flag.field.name: tuple(values) if flag.option.repeated else values[-1]}
 
 
+def _read_file(
+    given: argparse.Namespace,
+    flags: Sequence[DeclaredFlag],
+    environ: Mapping[str, str],
+    errors: list[str],
+) -> config_file.ConfigFile:
+    for flag in flags:
+        if flag.field.name == config_file.FILE:
+            texts, _ = _texts(flag, _texts_in_argv(given, flag), environ, config_file.NO_FILE)
+            if texts:
+                return config_file.read(texts[-1], flags, errors)
+    return config_file.NO_FILE
+
+
 def _texts(
-    flag: DeclaredFlag, in_argv: list[str] | None, environ: Mapping[str, str]
+    flag: DeclaredFlag,
+    in_argv: list[str] | None,
+    environ: Mapping[str, str],
+    in_file: config_file.ConfigFile,
 ) -> tuple[list[str] | None, str]:
     if in_argv is not None:
         return in_argv, flag.name
     text = environ.get(flag.variable)
     if text is None:
+        if flag.field.name in in_file.texts:
+            return in_file.texts[flag.field.name], f"{in_file.path}: {flag.name[2:]}"
         platform = flag.option.platform
         text = None if platform is None else platform.flag_text(environ)
         if platform is None or text is None:

@@ -1,6 +1,6 @@
-"""Models that a client may use as steps of an ensemble that it loads.
+"""The client that asks for a load or unload, and the models that may be steps of its ensembles.
 
-The gateway appends PERMITTED_MODELS to the load request. The last parameter of a name counts, so a
+The gateway appends PERMITTED_MODELS to the request. The last parameter of a name counts, so a
 client cannot replace the gateway's.
 """
 
@@ -36,6 +36,9 @@ class NamePatterns:
         return len(name) <= _MAX_MODEL_NAME and self._compiled.match(name) is not None
 
 
+ALL_NAMES: Final = NamePatterns(("*",))
+
+
 @dataclass(frozen=True)
 class PermittedModels:
     """Models that a principal may use. The text of a refusal names the principal."""
@@ -44,15 +47,20 @@ class PermittedModels:
     models: NamePatterns
 
     def entry(self) -> bytes:
-        """Return the serialised parameter, to append to a serialised RepositoryModelLoadRequest."""
+        """Return the serialised parameter, to append to a serialised load or unload request."""
         text = json.dumps({"principal": self.principal, "models": self.models.patterns})
         request = kserve_pb2.RepositoryModelLoadRequest()
         request.parameters[PERMITTED_MODELS].string_param = text
         return request.SerializeToString()
 
 
-def permitted_models(request: kserve_pb2.RepositoryModelLoadRequest) -> PermittedModels | None:
-    """Return a load request's permitted models; None means all. Raises InvalidArgument."""
+def permitted_models(
+    request: kserve_pb2.RepositoryModelLoadRequest | kserve_pb2.RepositoryModelUnloadRequest,
+) -> PermittedModels | None:
+    """Return the principal of a request and its permitted models. Raises InvalidArgument.
+
+    None means that nobody is known to ask, and that all models are permitted.
+    """
     if PERMITTED_MODELS not in request.parameters:
         return None
     try:

@@ -12,6 +12,7 @@ GET /console                 the console's page. GET /console/static/NAME: the p
 GET /console/facts           a Document. Query: model=NAME (and version=N) for one model alone, with
                              `details`; else query=TEXT (part of a name), offset=N, limit=N,
                              sort=errors, p50, p95, p99, requests or pending (the worst first).
+                             events=N adds the last N `events`.
 GET /console/stream          the same document, as server-sent events, with the same query.
                              `event: snapshot` has a Document; it is sent at the start and whenever
                              documents were left out for a slow reader. `event: patch` has an RFC
@@ -36,6 +37,7 @@ FORMAT: Final = "nereid.console/1"
 DEFAULT_LIMIT: Final = 50
 MAX_LIMIT: Final = 200
 MAX_QUERY_CHARACTERS: Final = 200
+MAX_EVENTS: Final = 500
 
 
 class Server(TypedDict):
@@ -143,12 +145,13 @@ class Recent(TypedDict):
 
     # How long the figures are about: less than 30 minutes after a load.
     seconds: int
-    # Successful, failed and refused requests; those that clients have cancelled are in none.
+    # Successful, failed and refused requests; those that clients have cancelled are in none. A
+    # model's own error response is a failure.
     requests: int
     errors: int
     refused: int
     requests_per_s: float
-    # Quantiles of the successful requests' durations, interpolated within a histogram's buckets.
+    # Quantiles of the executed requests' durations, interpolated within a histogram's buckets.
     p50_us: int
     p95_us: int
     p99_us: int
@@ -269,8 +272,12 @@ class Executor(TypedDict):
     """An executor that has joined."""
 
     name: str
+    # Name for people: the one that its operator gave it, or that of its host.
+    title: str
     # Opaque name of the executor's machine. Executors on the same machine have the same name here.
     host: str
+    # The machine's own name; empty for an executor of an older release.
+    host_name: str
     backends: list[str]
     instances: int
     busy: int
@@ -287,6 +294,8 @@ class Scheduler(TypedDict):
     owned: list[str]
     gateways: int
     epoch: int
+    # The name of its machine; empty if it is unreachable, or of an older release.
+    host_name: str
 
 
 class Cache(TypedDict):
@@ -368,6 +377,67 @@ class Configuration(TypedDict, total=False):
     differences: list[Difference]
 
 
+class _Step(TypedDict):
+    model: str
+    # Empty for the latest version.
+    version: str
+    # Indexes of the steps whose outputs it reads.
+    after: list[int]
+
+
+class Step(_Step, total=False):
+    """A step of an ensemble, and its requests of the last 30 minutes, if it had any."""
+
+    requests: int
+    errors: int
+    # From the request to the step's model until its last response. The mean is since the load.
+    mean_us: int
+    p50_us: int
+    p99_us: int
+
+
+class _Event(TypedDict):
+    # Seconds since 1970, at the event's end.
+    time_s: float
+    # The scheduler that has recorded it.
+    scheduler: str
+    # "load", "unload", "load failed", "executor joined", "executor left", "executor lost",
+    # "instance lost", "scheduler started" or "scheduler takeover".
+    what: str
+    # The version, executor, instance or schedulers that it is about.
+    subject: str
+    # True for a failure, or a loss that nobody has asked for.
+    problem: bool
+
+
+class Event(_Event, total=False):
+    """Something that has happened in the mesh; members that would be empty are absent."""
+
+    duration_us: int
+    detail: str
+    model: str
+    # Why a model was loaded or unloaded, and the principal that asked for it.
+    cause: str
+    principal: str
+
+
+class Diagnosis(TypedDict):
+    """A cause for which a version is slow, as `nereid doctor` finds it."""
+
+    code: str
+    # Part of the requests' time that the remedy may take away, from 0 to 1.
+    share: float
+    evidence: str
+    advice: str
+    # Texts to paste, and what the remedy brings; each may be empty.
+    remedy: str
+    gain: str
+    command: str
+    figures: dict[str, Any]
+    # All of this as one sentence.
+    text: str
+
+
 class Details(TypedDict, total=False):
     """Details of one model, by version; present only if the query has model=NAME."""
 
@@ -377,6 +447,10 @@ class Details(TypedDict, total=False):
     batches: dict[str, list[Batch]]
     # The last 30 minutes, by version; the present minute is the last one.
     minutes: dict[str, list[Minute]]
+    # The steps of ensembles, by version, in the configuration's order.
+    steps: dict[str, list[Step]]
+    # Causes found in the last 10 to 20 s, by version; the first one explains most of the time.
+    diagnoses: dict[str, list[Diagnosis]]
     # The document that `nereid explain --json` prints.
     explanation: dict[str, Any]
 
@@ -399,3 +473,6 @@ class Document(_Sections, total=False):
     # Absent if the mesh has no cache, or if the viewer may see only some models.
     cache: Cache
     details: Details
+    # Present only if the query has events=N. The last 500 of each scheduler, while it runs. Readers
+    # must not parse the keys.
+    events: dict[str, Event]

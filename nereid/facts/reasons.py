@@ -28,6 +28,9 @@ _BATCHING_CODES: Final = frozenset(
     }
 )
 # The number of requests of this statement covers all models.
+# Beside the reasons of nv_inference_request_failure.
+BY_MODEL: Final = "MODEL"
+_PROBLEMS: Final = frozenset({"BACKEND", "OTHER", BY_MODEL})
 HELD_REQUESTS: Final = "held-requests"
 # A closing reason gets a statement if it closed at least this share of the batches.
 _NOTABLE_SHARE: Final = 0.25
@@ -405,13 +408,18 @@ def _outcomes(facts: MeshFacts, version: VersionFacts) -> Iterator[Statement]:
             figures={"refused": refused},
         )
     failures = facts.counts("nv_inference_request_failure", "reason", **labels)
+    failures[BY_MODEL] = facts.count("nereid_error_responses_total", **labels)
     failed = {reason: count for reason, count in failures.items() if count > 0}
     if failed:
         shown = ", ".join(f"{count:.0f} {reason}" for reason, count in sorted(failed.items()))
         yield Statement(
             "failures",
             f"requests failed: {shown}",
-            problem="BACKEND" in failed or "OTHER" in failed,
+            problem=not failed.keys().isdisjoint(_PROBLEMS),
+            advice="as on Triton, nv_inference_request_failure does not count error responses"
+            f" of the model itself ({BY_MODEL})"
+            if BY_MODEL in failed
+            else "",
             version=version.number,
             figures=dict(failed),
         )

@@ -172,6 +172,26 @@ BATCH_SIZE: Final = Family(
     "nereid_batch_size", "histogram", "Sizes of the batches that were executed", _MODEL
 )
 BATCH_SIZE_BOUNDS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+EXECUTION_SECONDS: Final = _counter(
+    "nereid_execution_seconds_total",
+    "Time that instances took for executions: input, inference and output",
+    *_MODEL,
+)
+FIRST_EXECUTION: Final = _gauge(
+    "nereid_first_execution_seconds",
+    "Duration of the first execution since the load",
+    *_MODEL,
+)
+INPUT_ELEMENTS: Final = _counter(
+    "nereid_input_elements_total",
+    "Elements in inputs of executed requests, with their padding; of models with padding",
+    *_MODEL,
+)
+PADDING_ELEMENTS: Final = _counter(
+    "nereid_padding_elements_total",
+    "Elements of nereid_input_elements_total that are padding",
+    *_MODEL,
+)
 BATCHES_CLOSED: Final = _counter(
     "nereid_batches_closed_total",
     "Batches given to an instance, by the reason for closing them",
@@ -193,6 +213,11 @@ CLOSING_REASONS: Final = (
 REFUSED: Final = _counter(
     "nereid_requests_refused_total",
     "Requests that a full queue refused, or a target; as on Triton, they are no failures",
+    *_MODEL,
+)
+ERROR_RESPONSES: Final = _counter(
+    "nereid_error_responses_total",
+    "Requests to which the model itself responded with an error; as on Triton, no failures",
     *_MODEL,
 )
 RETRIES: Final = _counter(
@@ -235,6 +260,16 @@ TARGET_MISSED: Final = _counter(
     "nereid_target_missed_total", "Requests that were executed later than the target", *_MODEL
 )
 EXECUTORS: Final = _gauge("nereid_executors", "Executors that have joined")
+CPU_PERIODS: Final = _counter(
+    "nereid_executor_cpu_periods_total",
+    "Periods in which a limit of processors held for an executor's control group",
+    "executor",
+)
+THROTTLED_PERIODS: Final = _counter(
+    "nereid_executor_throttled_cpu_periods_total",
+    "Periods in which that limit stopped the control group",
+    "executor",
+)
 INSTANCES: Final = _gauge(
     "nereid_instances", "Ready model instances, by whether they execute a batch", *_MODEL, "state"
 )
@@ -255,6 +290,13 @@ SEQUENCES: Final = _gauge(
     "Sequences of a stateful model that have not ended: all (live), and those without a slot"
     " (backlog)",
     *_MODEL,
+    "state",
+)
+SCHEDULER_BUSY: Final = _counter(
+    "nereid_scheduler_busy_seconds_total",
+    "Time for which the event loop of a scheduler ran (running), or could not run because no"
+    " processor was free (waiting); with --join=scheduler the gateway has the same loop",
+    "process",
     "state",
 )
 LINKS: Final = _gauge("nereid_links", "Open streams to the scheduler, by the kind of peer", "peer")
@@ -308,8 +350,22 @@ GATEWAY_GRPC_CONNECTIONS: Final = _gauge(
     "nereid_gateway_grpc_connections",
     "Open connections of gRPC clients; not with --grpc-engine=grpcio",
 )
+GATEWAY_LARGE_TEXTS: Final = _counter(
+    "nereid_gateway_large_texts_total",
+    "Large requests and responses that are text (JSON or typed contents) and no raw tensors",
+    "model",
+)
+GATEWAY_LARGE_TEXT_SECONDS: Final = _counter(
+    "nereid_gateway_large_text_seconds_total",
+    "Time from the arrival of such a text until it is decoded, or encoded",
+    "model",
+)
 GATEWAY_LINKED: Final = _gauge(
     "nereid_gateway_linked", "Schedulers that this gateway is connected to"
+)
+ACCESS_LOG_DROPPED: Final = _counter(
+    "nereid_gateway_access_log_dropped_total",
+    "Lines of --access-log that were dropped, because the file was full or too slow",
 )
 ACCESS_REFUSALS: Final = _counter(
     "nereid_gateway_access_refusals_total",

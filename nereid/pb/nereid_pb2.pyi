@@ -229,29 +229,57 @@ class ModelTextResponse(_message.Message):
     def __init__(self, names: _Optional[_Iterable[str]] = ..., version: _Optional[str] = ..., config: _Optional[_Union[_model_config_pb2.ModelConfig, _Mapping]] = ..., digest: _Optional[bytes] = ..., files: _Optional[_Mapping[str, bytes]] = ..., loaded_s: _Optional[int] = ...) -> None: ...
 
 class FactsRequest(_message.Message):
-    __slots__ = ("models", "with_loads")
+    __slots__ = ("models", "with_loads", "events")
     MODELS_FIELD_NUMBER: _ClassVar[int]
     WITH_LOADS_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
     models: _containers.RepeatedScalarFieldContainer[str]
     with_loads: bool
-    def __init__(self, models: _Optional[_Iterable[str]] = ..., with_loads: bool = ...) -> None: ...
+    events: int
+    def __init__(self, models: _Optional[_Iterable[str]] = ..., with_loads: bool = ..., events: _Optional[int] = ...) -> None: ...
 
 class FactsResponse(_message.Message):
-    __slots__ = ("executors", "schedulers", "configs", "batches", "loads")
+    __slots__ = ("executors", "schedulers", "configs", "batches", "loads", "events")
     EXECUTORS_FIELD_NUMBER: _ClassVar[int]
     SCHEDULERS_FIELD_NUMBER: _ClassVar[int]
     CONFIGS_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     LOADS_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
     executors: _containers.RepeatedCompositeFieldContainer[ExecutorFacts]
     schedulers: _containers.RepeatedCompositeFieldContainer[SchedulerFacts]
     configs: _containers.RepeatedCompositeFieldContainer[DeclaredConfig]
     batches: _containers.RepeatedCompositeFieldContainer[ExecutingBatch]
     loads: _containers.RepeatedCompositeFieldContainer[VersionLoad]
-    def __init__(self, executors: _Optional[_Iterable[_Union[ExecutorFacts, _Mapping]]] = ..., schedulers: _Optional[_Iterable[_Union[SchedulerFacts, _Mapping]]] = ..., configs: _Optional[_Iterable[_Union[DeclaredConfig, _Mapping]]] = ..., batches: _Optional[_Iterable[_Union[ExecutingBatch, _Mapping]]] = ..., loads: _Optional[_Iterable[_Union[VersionLoad, _Mapping]]] = ...) -> None: ...
+    events: _containers.RepeatedCompositeFieldContainer[MeshEvent]
+    def __init__(self, executors: _Optional[_Iterable[_Union[ExecutorFacts, _Mapping]]] = ..., schedulers: _Optional[_Iterable[_Union[SchedulerFacts, _Mapping]]] = ..., configs: _Optional[_Iterable[_Union[DeclaredConfig, _Mapping]]] = ..., batches: _Optional[_Iterable[_Union[ExecutingBatch, _Mapping]]] = ..., loads: _Optional[_Iterable[_Union[VersionLoad, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[MeshEvent, _Mapping]]] = ...) -> None: ...
+
+class MeshEvent(_message.Message):
+    __slots__ = ("scheduler", "number", "time_s", "duration_us", "what", "subject", "detail", "model", "cause", "principal")
+    SCHEDULER_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    TIME_S_FIELD_NUMBER: _ClassVar[int]
+    DURATION_US_FIELD_NUMBER: _ClassVar[int]
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    scheduler: str
+    number: int
+    time_s: float
+    duration_us: int
+    what: str
+    subject: str
+    detail: str
+    model: str
+    cause: str
+    principal: str
+    def __init__(self, scheduler: _Optional[str] = ..., number: _Optional[int] = ..., time_s: _Optional[float] = ..., duration_us: _Optional[int] = ..., what: _Optional[str] = ..., subject: _Optional[str] = ..., detail: _Optional[str] = ..., model: _Optional[str] = ..., cause: _Optional[str] = ..., principal: _Optional[str] = ...) -> None: ...
 
 class VersionLoad(_message.Message):
-    __slots__ = ("model", "version", "pending", "requests", "failures", "request_us", "queue_us", "compute_input_us", "compute_infer_us", "compute_output_us", "last_30", "last_5", "minutes")
+    __slots__ = ("model", "version", "pending", "requests", "failures", "request_us", "queue_us", "compute_input_us", "compute_infer_us", "compute_output_us", "last_30", "last_5", "minutes", "steps")
     class Minutes(_message.Message):
         __slots__ = ("seconds", "requests", "failures", "refused", "p50_us", "p95_us", "p99_us", "age")
         SECONDS_FIELD_NUMBER: _ClassVar[int]
@@ -284,6 +312,7 @@ class VersionLoad(_message.Message):
     LAST_30_FIELD_NUMBER: _ClassVar[int]
     LAST_5_FIELD_NUMBER: _ClassVar[int]
     MINUTES_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
     model: str
     version: int
     pending: int
@@ -297,7 +326,18 @@ class VersionLoad(_message.Message):
     last_30: VersionLoad.Minutes
     last_5: VersionLoad.Minutes
     minutes: _containers.RepeatedCompositeFieldContainer[VersionLoad.Minutes]
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., pending: _Optional[int] = ..., requests: _Optional[int] = ..., failures: _Optional[int] = ..., request_us: _Optional[int] = ..., queue_us: _Optional[int] = ..., compute_input_us: _Optional[int] = ..., compute_infer_us: _Optional[int] = ..., compute_output_us: _Optional[int] = ..., last_30: _Optional[_Union[VersionLoad.Minutes, _Mapping]] = ..., last_5: _Optional[_Union[VersionLoad.Minutes, _Mapping]] = ..., minutes: _Optional[_Iterable[_Union[VersionLoad.Minutes, _Mapping]]] = ...) -> None: ...
+    steps: _containers.RepeatedCompositeFieldContainer[StepLoad]
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., pending: _Optional[int] = ..., requests: _Optional[int] = ..., failures: _Optional[int] = ..., request_us: _Optional[int] = ..., queue_us: _Optional[int] = ..., compute_input_us: _Optional[int] = ..., compute_infer_us: _Optional[int] = ..., compute_output_us: _Optional[int] = ..., last_30: _Optional[_Union[VersionLoad.Minutes, _Mapping]] = ..., last_5: _Optional[_Union[VersionLoad.Minutes, _Mapping]] = ..., minutes: _Optional[_Iterable[_Union[VersionLoad.Minutes, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[StepLoad, _Mapping]]] = ...) -> None: ...
+
+class StepLoad(_message.Message):
+    __slots__ = ("index", "last_30", "mean_us")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    LAST_30_FIELD_NUMBER: _ClassVar[int]
+    MEAN_US_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    last_30: VersionLoad.Minutes
+    mean_us: float
+    def __init__(self, index: _Optional[int] = ..., last_30: _Optional[_Union[VersionLoad.Minutes, _Mapping]] = ..., mean_us: _Optional[float] = ...) -> None: ...
 
 class ExecutingBatch(_message.Message):
     __slots__ = ("model", "version", "instance", "reason", "rows", "age_us", "members")
@@ -327,20 +367,22 @@ class ExecutingBatch(_message.Message):
     def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., instance: _Optional[str] = ..., reason: _Optional[str] = ..., rows: _Optional[int] = ..., age_us: _Optional[int] = ..., members: _Optional[_Iterable[_Union[ExecutingBatch.Member, _Mapping]]] = ...) -> None: ...
 
 class ExecutorFacts(_message.Message):
-    __slots__ = ("name", "host", "devices", "backends", "usage", "hosted")
+    __slots__ = ("name", "host", "devices", "backends", "usage", "hosted", "host_name")
     NAME_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     BACKENDS_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     HOSTED_FIELD_NUMBER: _ClassVar[int]
+    HOST_NAME_FIELD_NUMBER: _ClassVar[int]
     name: str
     host: str
     devices: _containers.RepeatedCompositeFieldContainer[Device]
     backends: _containers.RepeatedScalarFieldContainer[str]
     usage: DeviceUsage
     hosted: _containers.RepeatedCompositeFieldContainer[HostedModel]
-    def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., backends: _Optional[_Iterable[str]] = ..., usage: _Optional[_Union[DeviceUsage, _Mapping]] = ..., hosted: _Optional[_Iterable[_Union[HostedModel, _Mapping]]] = ...) -> None: ...
+    host_name: str
+    def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., backends: _Optional[_Iterable[str]] = ..., usage: _Optional[_Union[DeviceUsage, _Mapping]] = ..., hosted: _Optional[_Iterable[_Union[HostedModel, _Mapping]]] = ..., host_name: _Optional[str] = ...) -> None: ...
 
 class HostedModel(_message.Message):
     __slots__ = ("model", "version", "instances", "busy", "memory_bytes")
@@ -364,20 +406,24 @@ class HostedModel(_message.Message):
     def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., instances: _Optional[int] = ..., busy: _Optional[int] = ..., memory_bytes: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class SchedulerFacts(_message.Message):
-    __slots__ = ("name", "epoch", "gateways", "owned", "models", "reachable")
+    __slots__ = ("name", "epoch", "gateways", "owned", "models", "reachable", "host_name", "events")
     NAME_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     GATEWAYS_FIELD_NUMBER: _ClassVar[int]
     OWNED_FIELD_NUMBER: _ClassVar[int]
     MODELS_FIELD_NUMBER: _ClassVar[int]
     REACHABLE_FIELD_NUMBER: _ClassVar[int]
+    HOST_NAME_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
     name: str
     epoch: int
     gateways: int
     owned: _containers.RepeatedScalarFieldContainer[str]
     models: int
     reachable: bool
-    def __init__(self, name: _Optional[str] = ..., epoch: _Optional[int] = ..., gateways: _Optional[int] = ..., owned: _Optional[_Iterable[str]] = ..., models: _Optional[int] = ..., reachable: bool = ...) -> None: ...
+    host_name: str
+    events: int
+    def __init__(self, name: _Optional[str] = ..., epoch: _Optional[int] = ..., gateways: _Optional[int] = ..., owned: _Optional[_Iterable[str]] = ..., models: _Optional[int] = ..., reachable: bool = ..., host_name: _Optional[str] = ..., events: _Optional[int] = ...) -> None: ...
 
 class DeclaredConfig(_message.Message):
     __slots__ = ("model", "version", "config")
@@ -1066,16 +1112,20 @@ class CustomSeries(_message.Message):
     def __init__(self, name: _Optional[str] = ..., description: _Optional[str] = ..., kind: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., value: _Optional[float] = ..., bounds: _Optional[_Iterable[float]] = ..., counts: _Optional[_Iterable[int]] = ..., model: _Optional[str] = ...) -> None: ...
 
 class DeviceUsage(_message.Message):
-    __slots__ = ("cpu_utilization", "memory_total_bytes", "memory_used_bytes", "gpus")
+    __slots__ = ("cpu_utilization", "memory_total_bytes", "memory_used_bytes", "gpus", "cpu_periods", "throttled_cpu_periods")
     CPU_UTILIZATION_FIELD_NUMBER: _ClassVar[int]
     MEMORY_TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
     MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
     GPUS_FIELD_NUMBER: _ClassVar[int]
+    CPU_PERIODS_FIELD_NUMBER: _ClassVar[int]
+    THROTTLED_CPU_PERIODS_FIELD_NUMBER: _ClassVar[int]
     cpu_utilization: float
     memory_total_bytes: int
     memory_used_bytes: int
     gpus: _containers.RepeatedCompositeFieldContainer[GpuUsage]
-    def __init__(self, cpu_utilization: _Optional[float] = ..., memory_total_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., gpus: _Optional[_Iterable[_Union[GpuUsage, _Mapping]]] = ...) -> None: ...
+    cpu_periods: int
+    throttled_cpu_periods: int
+    def __init__(self, cpu_utilization: _Optional[float] = ..., memory_total_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., gpus: _Optional[_Iterable[_Union[GpuUsage, _Mapping]]] = ..., cpu_periods: _Optional[int] = ..., throttled_cpu_periods: _Optional[int] = ...) -> None: ...
 
 class GpuUsage(_message.Message):
     __slots__ = ("uuid", "utilization", "memory_total_bytes", "memory_used_bytes", "power_usage_watts", "power_limit_watts", "energy_joules")
@@ -1096,7 +1146,7 @@ class GpuUsage(_message.Message):
     def __init__(self, uuid: _Optional[str] = ..., utilization: _Optional[float] = ..., memory_total_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., power_usage_watts: _Optional[float] = ..., power_limit_watts: _Optional[float] = ..., energy_joules: _Optional[float] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("name", "host", "devices", "backends", "shm_namespace", "process", "begun_requests", "repository_agents", "records_timeline", "drains")
+    __slots__ = ("name", "host", "devices", "backends", "shm_namespace", "process", "begun_requests", "repository_agents", "records_timeline", "drains", "host_name")
     NAME_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
@@ -1107,6 +1157,7 @@ class Hello(_message.Message):
     REPOSITORY_AGENTS_FIELD_NUMBER: _ClassVar[int]
     RECORDS_TIMELINE_FIELD_NUMBER: _ClassVar[int]
     DRAINS_FIELD_NUMBER: _ClassVar[int]
+    HOST_NAME_FIELD_NUMBER: _ClassVar[int]
     name: str
     host: str
     devices: _containers.RepeatedCompositeFieldContainer[Device]
@@ -1117,7 +1168,8 @@ class Hello(_message.Message):
     repository_agents: _containers.RepeatedScalarFieldContainer[str]
     records_timeline: bool
     drains: bool
-    def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., backends: _Optional[_Iterable[str]] = ..., shm_namespace: _Optional[str] = ..., process: _Optional[str] = ..., begun_requests: _Optional[_Iterable[int]] = ..., repository_agents: _Optional[_Iterable[str]] = ..., records_timeline: bool = ..., drains: bool = ...) -> None: ...
+    host_name: str
+    def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., backends: _Optional[_Iterable[str]] = ..., shm_namespace: _Optional[str] = ..., process: _Optional[str] = ..., begun_requests: _Optional[_Iterable[int]] = ..., repository_agents: _Optional[_Iterable[str]] = ..., records_timeline: bool = ..., drains: bool = ..., host_name: _Optional[str] = ...) -> None: ...
 
 class Device(_message.Message):
     __slots__ = ("kind", "id", "uuid", "name", "memory_bytes")

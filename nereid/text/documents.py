@@ -93,6 +93,16 @@ class Document:
             raise self.refuse(key, "expected an object")
         return Document(f"{self.source}: {key}", value)
 
+    def sections(self, key: str) -> list[Document]:
+        """Return a list of objects; empty if the key is missing."""
+        values = self.values.get(key)
+        if values is None:
+            return []
+        if not isinstance(values, list):
+            raise self.refuse(key, "expected a list of objects")
+        source = f"{self.source}: {key}"
+        return _documents(source, values)
+
     def texts(self, key: str) -> dict[str, str]:
         """Return an object of strings; empty if the key is missing."""
         section = self.section(key)
@@ -109,6 +119,10 @@ def parse_documents(source: str, content: bytes) -> list[Document]:
     values = _parse(source, content)
     if not isinstance(values, list):
         raise InvalidArgument(f"{source}: expected a list")
+    return _documents(source, values)
+
+
+def _documents(source: str, values: list[object]) -> list[Document]:
     return [
         Document(f"{source}: {index}", _object(f"{source}: {index}", value))
         for index, value in enumerate(values)

@@ -12,6 +12,7 @@ from nereid.core.errors import InvalidArgument
 from nereid.core.tensors.shapes import VARIABLE
 from nereid.model_config.batching_fields import MAX_BATCH_TOKENS
 from nereid.model_config.padding import PADDING
+from nereid.text.decisions import MarkerRows
 from nereid.text.files import TOKENIZERS
 from nereid.text.reading import read_mapping
 from nereid.text.tensors import USUAL_INPUTS
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from nereid.backends.description import ModelDescription
     from nereid.pb.model_config_pb2 import ModelConfig
+    from nereid.text.decisions import DecisionMapping
     from nereid.text.mapping import TextMapping
 
 # Rows of encoders are small; sentence-transformers takes as many.
@@ -28,6 +30,9 @@ _MAX_BATCH_SIZE: Final = 32
 _SHORTEST: Final = 16
 # Longest padded length of a model whose limit is unknown. Longer texts batch if they are equal.
 _LONGEST: Final = 512
+# Padded numbers of options of a question. More of them cost little, but fuller batches gain much.
+_OPTIONS: Final = (4, 16, 64)
+_MOST_OPTIONS: Final = 255
 # Enough for a whole batch of the usual longest texts; Text Embeddings Inference has as many.
 _MAX_BATCH_TOKENS: Final = 16_384
 
@@ -58,8 +63,9 @@ def complete_export(config: ModelConfig, files: Mapping[str, bytes]) -> None:
         return
     config.max_batch_size = max(config.max_batch_size, _MAX_BATCH_SIZE)
     config.dynamic_batching.SetInParent()
-    config.parameters[PADDING].string_value = padding_of(config, mapping)
-    if MAX_BATCH_TOKENS not in config.parameters:
+    padding = config.parameters[PADDING].string_value = padding_of(config, mapping)
+    # A budget of tokens is for rows with one length.
+    if ";" not in padding and MAX_BATCH_TOKENS not in config.parameters:
         config.parameters[MAX_BATCH_TOKENS].string_value = str(_MAX_BATCH_TOKENS)
 
 
@@ -76,7 +82,24 @@ def padding_of(config: ModelConfig, mapping: TextMapping) -> str:
     ]
     arrow = ["->", *outputs] if outputs else []
     sizes = map(str, bucket_sizes(mapping.max_tokens or _LONGEST))
-    return f"{' '.join([*inputs, *arrow])}: {' '.join(sizes)}"
+    padding = f"{' '.join([*inputs, *arrow])}: {' '.join(sizes)}"
+    if mapping.decisions is not None and isinstance(mapping.decisions.rows, MarkerRows):
+        padding += _options_padding(config, mapping, mapping.decisions)
+    return padding
+
+
+def _options_padding(config: ModelConfig, mapping: TextMapping, decisions: DecisionMapping) -> str:
+    rows = decisions.rows
+    assert isinstance(rows, MarkerRows), "pairs have one option in each row"
+    dims = {tensor.name: list(tensor.dims) for tensor in config.input}
+    dims |= {tensor.name: list(tensor.dims) for tensor in config.output}
+    names = [rows.positions.name, rows.mask.name, mapping.output]
+    if any(dims[name] != [VARIABLE] for name in names):
+        return ""
+    positions, mask, output = (f"{name}[0]" for name in names)
+    most = decisions.limits.options or _MOST_OPTIONS
+    sizes = [*(size for size in _OPTIONS if size < most), most]
+    return f"; {positions} {mask} -> {output}: {' '.join(map(str, sizes))}"
 
 
 def bucket_sizes(longest: int) -> list[int]:

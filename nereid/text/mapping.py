@@ -8,23 +8,15 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from nereid.text.decisions import DecisionMapping
+    from nereid.text.tensors import TextInput
+
 EMBED: Final = "embed"
 # Scores of pairs of a query and a document.
 RANK: Final = "rank"
 CLASSIFY: Final = "classify"
 DECIDE: Final = "decide"
 GENERATE: Final = "generate"
-
-
-@dataclass(frozen=True, slots=True)
-class TextInput:
-    """An input of the model: its name, and its KServe datatype, such as INT64 or BYTES."""
-
-    name: str
-    datatype: str
-    # Dimensions of a tensor with one row, that of the batch included. All are 1 but the last, which
-    # is the number of tokens, or 1 for text.
-    rank: int = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,5 +61,5 @@ class TextMapping:
     # Section of models that generate. "tensors": interface whose names the tensors have, "vllm" or
     # "tensorrt_llm".
     generation: Mapping[str, object] = field(default_factory=dict)
-    # Section of models that decide: rows of a question, and probabilities of its logits.
-    decisions: Mapping[str, object] = field(default_factory=dict)
+    # Rows of a question, and probabilities of its logits. None: the model does not decide.
+    decisions: DecisionMapping | None = None

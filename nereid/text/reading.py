@@ -14,15 +14,17 @@ from nereid.core.tensors.datatypes import BYTES
 from nereid.core.tensors.shapes import VARIABLE
 from nereid.model_config.padding import read_padding
 from nereid.text import files as text_files
+from nereid.text.decision_reading import MANIFESTS, check_package, read_decisions, read_package
 from nereid.text.documents import Document, parse_document
 from nereid.text.hugging_face import MAX_LABELS, POOLINGS, HuggingFaceFiles
-from nereid.text.mapping import CLASSIFY, DECIDE, EMBED, GENERATE, RANK, TextInput, TextMapping
+from nereid.text.mapping import CLASSIFY, DECIDE, EMBED, GENERATE, RANK, TextMapping
 from nereid.text.tensors import (
     IDS,
     TEXT_INPUT,
     TEXT_OUTPUT,
     USUAL_INPUTS,
     Tensors,
+    TextInput,
     datatype,
     read_inputs,
 )
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from nereid.pb.model_config_pb2 import ModelConfig
+    from nereid.text.decisions import DecisionMapping
 
 PARAMETER: Final = "text"
 TASKS: Final = (EMBED, RANK, CLASSIFY, DECIDE, GENERATE)
@@ -56,8 +59,7 @@ _FLOATS: Final = frozenset({"FP16", "BF16", "FP32", "FP64"})
 # Usual names of outputs, the preferred first.
 _VECTORS: Final = ("sentence_embedding", "last_hidden_state", "token_embeddings")
 _LOGITS: Final = "logits"
-_MANIFESTS: Final = ("noulxp.json", "odxp.json")
-_MARKS: Final = frozenset({text_files.MAPPING, text_files.TOKENIZER, *_MANIFESTS})
+_MARKS: Final = frozenset({text_files.MAPPING, text_files.TOKENIZER, *MANIFESTS})
 _PACKAGE_OUTPUT: Final = "option_logits"
 
 
@@ -101,7 +103,7 @@ def _declared(config: ModelConfig, files: Mapping[str, bytes]) -> Document | Non
 
 def _is_known_kind(tensors: Tensors, files: Mapping[str, bytes]) -> bool:
     """Return whether a model that declares nothing takes text."""
-    if any(name in files for name in _MANIFESTS) or tensors.generation_interface():
+    if any(name in files for name in MANIFESTS) or tensors.generation_interface():
         return True
     ids = tensors.inputs.get(USUAL_INPUTS["ids"])
     if ids is None or datatype(ids) not in IDS or text_files.TOKENIZER not in files:
@@ -149,9 +151,12 @@ class _Reader:
         self._files = files
         self._tensors = tensors
         self._declared = declared
-        manifests = (parse_document(name, files[name]) for name in _MANIFESTS if name in files)
+        manifests = (parse_document(name, files[name]) for name in MANIFESTS if name in files)
         # The manifest of a package of decisions.
         self._manifest = next(manifests, None)
+        if self._manifest is not None and not declared.values:
+            # The problem with its kind comes before those with its tensors.
+            check_package(self._manifest)
         self._facts = HuggingFaceFiles(files)
         self._inputs = read_inputs(declared.section("inputs"), tensors)
 
@@ -187,7 +192,7 @@ class _Reader:
             pad_id=self._declared.count("pad_id", self._facts.pad_id()),
             batches_lengths=ids is not None and self._batches_lengths(ids),
             generation=self._generation(tasks),
-            decisions=self._section("decisions", DECIDE, tasks),
+            decisions=self._decisions(tasks, labels, output),
         )
 
     def _tasks(self) -> frozenset[str]:
@@ -367,12 +372,25 @@ class _Reader:
         return any(tensor.name == ids.name for size in padding.sizes for tensor in size.inputs)
 
     def _generation(self, tasks: frozenset[str]) -> Mapping[str, object]:
-        section = self._section("generation", GENERATE, tasks)
+        section = self._section("generation", GENERATE, tasks).values
         interface = self._interface()
         return {"tensors": interface, **section} if GENERATE in tasks and interface else section
 
-    def _section(self, key: str, task: str, tasks: frozenset[str]) -> Mapping[str, object]:
+    def _decisions(
+        self, tasks: frozenset[str], labels: tuple[str, ...], output: _Output
+    ) -> DecisionMapping | None:
+        section = self._section("decisions", DECIDE, tasks)
+        if DECIDE not in tasks:
+            return None
+        if "ids" not in self._inputs:
+            raise self._declared.refuse("inputs", "models that decide take token ids")
+        if self._manifest is not None and not section.values:
+            return read_package(self._manifest, self._files, self._tensors)
+        labels = labels or self._facts.labels()
+        return read_decisions(section, labels, self._tensors, output.size)
+
+    def _section(self, key: str, task: str, tasks: frozenset[str]) -> Document:
         """Return what the model declares for one task."""
         if self._declared.has(key) and task not in tasks:
             raise self._declared.refuse(key, f"the model does not have the task {task}")
-        return self._declared.section(key).values
+        return self._declared.section(key)

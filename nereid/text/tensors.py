@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import InvalidArgument
 from nereid.core.tensors.datatypes import BYTES, NAME_OF_CONFIG_NUMBER
-from nereid.text.mapping import TextInput
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,8 +22,19 @@ TEXT_OUTPUT: Final = "text_output"
 _VLLM_MARKS: Final = frozenset({"sampling_parameters", "stream"})
 _TENSORRT_LLM_MARK: Final = "max_tokens"
 _ROLES: Final = (*USUAL_INPUTS, "text")
-_DATATYPES: Final = {"text": frozenset({BYTES}), "ids": IDS}
+_DATATYPES: Final = {"text": frozenset({BYTES}), "ids": IDS, "positions": IDS, "type": IDS}
 _MASKS: Final = IDS | {"BOOL", "FP16", "FP32", "INT8", "UINT8"}
+
+
+@dataclass(frozen=True, slots=True)
+class TextInput:
+    """An input of the model: its name, and its KServe datatype, such as INT64 or BYTES."""
+
+    name: str
+    datatype: str
+    # Dimensions of a tensor with one row, that of the batch included. All are 1 but the last, which
+    # is the number of tokens, or 1 for text.
+    rank: int = 2
 
 
 class Tensors:
@@ -61,7 +72,7 @@ def read_inputs(section: Document, tensors: Tensors) -> dict[str, TextInput]:
         raise section.refuse("text", "a model takes either text, or token ids with their mask")
     if len({*names.values()}) < len(names):
         raise InvalidArgument(f"{section.source}: an input is named twice")
-    inputs = {role: _input(section, role, name, tensors) for role, name in names.items()}
+    inputs = {role: read_input(section, role, name, tensors) for role, name in names.items()}
     if len({tensors.inputs[name].dims[-1] for name in names.values()}) > 1:
         raise InvalidArgument(f"{section.source}: the inputs have different numbers of tokens")
     return inputs
@@ -77,7 +88,8 @@ def _usual_names(names: Mapping[str, str], tensors: Tensors) -> dict[str, str]:
     return {**names, "text": texts[0]} if len(texts) == 1 else dict(names)
 
 
-def _input(section: Document, role: str, name: str, tensors: Tensors) -> TextInput:
+def read_input(section: Document, role: str, name: str, tensors: Tensors) -> TextInput:
+    """Return an input by its name. May raise InvalidArgument."""
     tensor = tensors.inputs.get(name)
     if tensor is None:
         raise section.refuse(role, f"the model has no input '{name}'")

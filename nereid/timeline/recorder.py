@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections import defaultdict, deque
 from itertools import chain
-from operator import itemgetter
 from pathlib import Path
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nereid.pb import nereid_pb2 as pb
 from nereid.timeline import wire
+from nereid.timeline.event_log import EventLog
 from nereid.timeline.records import Event
 from nereid.timeline.ring import MAX_RECORDS, PackedRing, Ring
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from nereid.timeline.ring import AnyRing
 
-_MAX_EVENTS: Final = 10_000
 # Maximum number of rings that are kept although they get no more records.
 _MAX_ENDED: Final = 1_000
 
@@ -37,8 +36,18 @@ def clock_identity() -> str:
 class RecordEvent(Protocol):
     """Function that records a `records.Event` from from_ns (0: no duration) until now."""
 
-    def __call__(self, what: str, subject: str, detail: str = "", *, from_ns: int = 0) -> None:
-        """Record an event. The parameters are the fields of `records.Event`."""
+    def __call__(  # noqa: PLR0913 (by keyword)
+        self,
+        what: str,
+        subject: str,
+        detail: str = "",
+        *,
+        from_ns: int = 0,
+        model: str = "",
+        cause: str = "",
+        principal: str = "",
+    ) -> None:
+        """Record an event. The parameters are fields of `Event` and `LoggedEvent`."""
 
 
 class Recorder:
@@ -63,7 +72,8 @@ class Recorder:
         self._ended: deque[tuple[type[Any], PackedRing]] = deque()
         self._lock = threading.Lock()
         self._unfinished: dict[type[Any], Callable[[], Iterable[Any]]] = {}
-        self._events = self.add_ring(Event, itemgetter(1), _MAX_EVENTS)
+        self.events = EventLog()
+        self._rings[Event].append(self.events)
 
     def add_ring(
         self, record: type[Any], read: Callable[[Any], Any], max_records: int | None = None
@@ -96,12 +106,6 @@ class Recorder:
     def add_unfinished(self, record: type[Any], find: Callable[[], Iterable[Any]]) -> None:
         """Register a function that returns records of work that has begun but not ended."""
         self._unfinished[record] = find
-
-    def record_event(self, what: str, subject: str, detail: str = "", *, from_ns: int = 0) -> None:
-        """Record an event. This method is a `RecordEvent`."""
-        now_ns = monotonic_ns()
-        to_ns = now_ns if from_ns else 0
-        self._events.append((now_ns, Event(what, subject, from_ns or now_ns, to_ns, detail)))
 
     def frames(self, last_ns: int) -> Iterator[bytes]:
         """Yield a frame about the service, then its records of the last `last_ns`.

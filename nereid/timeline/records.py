@@ -125,14 +125,17 @@ class ExecutionRecord(NamedTuple):
 class Event(NamedTuple):
     """An event apart from requests, such as a load; to_ns is 0 if it has no duration."""
 
-    # "load", "unload", "load failed", "executor joined", "executor lost", "instance lost",
-    # "scheduler takeover", "link lost".
+    # "load", "unload", "load failed", "executor joined", "executor left", "executor lost",
+    # "instance lost", "scheduler started", "scheduler takeover", "link lost".
     what: str
     subject: str
     from_ns: int
     to_ns: int
     detail: str
 
+
+# Values of Event.what for a failure, or a loss that nobody has asked for.
+PROBLEMS: Final = frozenset({"load failed", "executor lost", "instance lost", "scheduler takeover"})
 
 Record = GatewayRequest | BatchRecord | EndedRequest | Wait | ExecutionRecord | Event
 

@@ -1,5 +1,5 @@
-"""Two models that double what they get and take milliseconds for it, so that a kill hits a run; and
-one that takes a second, so that requests queue for it.
+"""Two models that double what they get and take milliseconds for it, so that a kill hits a run; one
+that takes a second, so that requests queue for it; and one that brings a package.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.support.models.wheels import save_wheel
+
 LENGTH = 1024
-PLAIN, CACHED, SLOW = "doubler", "cached_doubler", "slow"
+PLAIN, CACHED, SLOW, PACKED = "doubler", "cached_doubler", "slow", "packed"
 _TURNS = 8
 _SLOW_CONFIG = f"""
 backend: "identity"
@@ -22,14 +24,42 @@ output {{ name: "OUTPUT0" data_type: TYPE_FP32 dims: {LENGTH} }}
 instance_group {{ count: 1 kind: KIND_CPU }}
 parameters {{ key: "execute_delay_ms" value {{ string_value: "1000" }} }}
 """
+_PACKED_CONFIG = f"""
+backend: "python"
+max_batch_size: 8
+input {{ name: "INPUT0" data_type: TYPE_FP32 dims: {LENGTH} }}
+output {{ name: "OUTPUT0" data_type: TYPE_FP32 dims: {LENGTH} }}
+"""
+_PACKED_SOURCE = """
+import factor
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        inputs = [request.inputs()[0].as_numpy() for request in requests]
+        return [
+            pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", data * factor.FACTOR)])
+            for data in inputs
+        ]
+"""
 
 
 def make_repository(root: Path) -> Path:
-    """PLAIN, CACHED, whose responses may come from the cache, and SLOW, which copies."""
+    """Write PLAIN, CACHED, whose responses may come from the cache, SLOW, which copies, and PACKED.
+
+    The factor of PACKED is its package's.
+    """
     _save(root, PLAIN, "")
     _save(root, CACHED, "response_cache { enable: true }\n")
     (root / SLOW / "1").mkdir(parents=True)
     (root / SLOW / "config.pbtxt").write_text(_SLOW_CONFIG)
+    packed = root / PACKED
+    (packed / "1").mkdir(parents=True)
+    (packed / "1" / "model.py").write_text(_PACKED_SOURCE)
+    (packed / "config.pbtxt").write_text(_PACKED_CONFIG)
+    (packed / "requirements.txt").write_text("factor\n")
+    save_wheel(packed / "wheels", "factor", "1.0", "FACTOR = 3\n")
     return root
 
 

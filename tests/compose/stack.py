@@ -106,6 +106,10 @@ class Stack:
         found: list[dict[str, Any]] = json.loads(self.docker("inspect", container))
         return found[0]
 
+    def image_bytes(self, name: str) -> int:
+        """Return an image's size, unpacked."""
+        return int(self.docker("image", "inspect", "--format={{.Size}}", name))
+
     def python(self, service: str, program: str) -> str:
         """What a program in Python prints in the service's container."""
         return self.compose("exec", "-T", service, "python", "-c", program).strip()
@@ -131,3 +135,10 @@ class Stack:
 def _get(url: str) -> bytes:
     with urllib.request.urlopen(url, timeout=10) as response:
         return bytes(response.read())
+
+
+def documented_bytes(image: str) -> int:
+    """Return how large an image may be by the deployment page."""
+    page = (ROOT / "docs/operators/deploy.md").read_text()
+    (megabytes,) = re.findall(rf"^\| `{image}` \| (\d+) MB \|", page, re.MULTILINE)
+    return int(megabytes) * 1_000_000

@@ -6,9 +6,11 @@ import asyncio
 import json
 import re
 
+import pytest
+
 from tests.compose.load import ask, clients, load
-from tests.compose.models import CACHED, PLAIN, SLOW
-from tests.compose.stack import ROOT, SERVICES, Stack
+from tests.compose.models import CACHED, PACKED, PLAIN, SLOW
+from tests.compose.stack import ROOT, SERVICES, Stack, documented_bytes
 from tests.support.mesh.mesh import until
 
 ALL_SERVICES = (*SERVICES, "redis", "prometheus", "secrets")
@@ -34,6 +36,17 @@ async def test_clients_on_the_host_get_responses_over_both_protocols(stack: Stac
             assert await client.is_server_ready()
             await ask(module, client, PLAIN, 21)
             await ask(module, client, CACHED, 21)
+
+
+async def test_a_python_model_gets_its_packages_in_the_executors_image(stack: Stack) -> None:
+    async with clients(*_edges(stack)) as pairs:
+        for module, client in pairs:
+            await ask(module, client, PACKED, 7, factor=3)
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_images_are_as_small_as_the_page_says(stack: Stack, service: str) -> None:
+    assert stack.image_bytes(f"nereid-{service}:test") <= documented_bytes(f"nereid-{service}")
 
 
 def test_services_run_without_root(stack: Stack) -> None:

@@ -135,6 +135,17 @@ def test_what_is_copied_from_an_object_store_has_a_place() -> None:
         assert bounded == copies
 
 
+def test_packages_of_python_models_have_a_place() -> None:
+    (executor,) = [
+        container
+        for workload in of_kind(render(VALUE_SETS["least"]), *WORKLOADS)
+        for container in pod_template(workload)["spec"]["containers"]
+        if container["name"] == "executor"
+    ]
+    (directory,) = [e["value"] for e in executor["env"] if e["name"] == "XDG_CACHE_HOME"]
+    assert directory in {each["mountPath"] for each in executor["volumeMounts"]}
+
+
 @pytest.mark.parametrize(
     ("size", "expected"),
     [("110Gi", 99 << 30), ("20Gi", 18 << 30), ("1.5T", 1_350_000_000_000), ("5000", 4500)],

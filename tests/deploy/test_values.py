@@ -10,6 +10,7 @@ import pytest
 from tests.support.chart.objects import named, of_kind
 from tests.support.chart.rendering import CHART, Object, ValuesError, notes, render
 from tests.support.chart.value_sets import VALUE_SETS
+from tests.support.pages import blocks
 
 _LEAST: Final = VALUE_SETS["least"]
 
@@ -276,3 +277,8 @@ def test_notes_say_what_is_open() -> None:
     hardened = notes(VALUE_SETS["hardened on IPv6"])
     assert "may use inference" in hardened
     assert "without credentials" not in notes(VALUE_SETS["clients' TLS and keys"])
+
+
+def test_the_recipe_shows_what_helm_prints() -> None:
+    shown = [text for language, text in blocks("kubernetes-s3") if not language]
+    assert shown[0] in notes(VALUE_SETS["the recipe for S3"], "nereid", namespace="models")

@@ -12,4 +12,5 @@ _COMMANDS: Final = {
     "report": ("nereid_analyze.report", "make the reports of a checkpoint again"),
 }
 
-main = Subcommands("nereid analyze", _COMMANDS, "analyze").main
+_ANALYZE: Final = Subcommands("nereid analyze", _COMMANDS, "analyze")
+main, make_parser = _ANALYZE.main, _ANALYZE.make_parser

@@ -11,19 +11,26 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from nereid.config.settings_reader import read_shared_settings, settings_argv
+from nereid.config.settings_reader import read_shared_settings, settings_argv, settings_parser
 from nereid.core.terminal import log_to_terminal, print_error, print_lines
 from nereid_analyze.checkpoint import Checkpoint, CheckpointError, recorded
 from nereid_analyze.job import Job, measurements_again, most_candidates, search_of
 from nereid_analyze.model_analyzer.config_file import AnalyzerFile, ConfigFileError
 from nereid_analyze.planning import Group, groups_of, job_of
 from nereid_analyze.progress import Progress
-from nereid_analyze.reports import changes_of, print_analysis, write_reports
+from nereid_analyze.reports import (
+    changes_of,
+    print_analysis,
+    text_output,
+    write_reports,
+    write_tables,
+)
 from nereid_analyze.result.analysis import Analysis
 from nereid_analyze.result.config_change import ApplyError, apply_changes, read_texts
 from nereid_analyze.result.config_text import ConfigTextError
+from nereid_analyze.result.document import finished_document, partial_document, write_document
 from nereid_analyze.result.refusals import refusals
-from nereid_analyze.search.trial import CandidateError, resolve
+from nereid_analyze.search.trial import CandidateError, Sample, resolve
 from nereid_analyze.settings import COMMON, AnalyzeSettings, merged_file
 from nereid_analyze.space.candidate import MAX_BATCH
 from nereid_analyze.space.override import overridden
@@ -33,15 +40,19 @@ from nereid_analyze.target.served_models import TargetError
 from nereid_perf.distribution import percentile_us
 from nereid_perf.endpoint import Endpoint
 from nereid_perf.questions.metrics import rate_text, time_text
+from nereid_perf.run_settings import without_secrets
 from nereid_perf.server import Server, ServerError
 from nereid_perf.server_stats.gauges import GaugeSampler
 from nereid_perf.settings import TargetSettings
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Mapping, Sequence
     from types import FrameType
 
     from nereid_analyze.result.config_change import ConfigChange
+    from nereid_analyze.search.adaptive import AdaptiveResult
+    from nereid_analyze.search.modes import ModeResult
     from nereid_analyze.search.trial import Measure, Trial
     from nereid_perf.measurement import Measurement
 
@@ -52,6 +63,11 @@ _FAILED: Final = 1
 _USAGE: Final = 2
 _LOOK_S: Final = 5.0
 _OWN: Final = ("--url=", "--protocol=", "--collect-metrics=", "--metrics-url=")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the command's flags, for shell completion."""
+    return settings_parser((AnalyzeSettings, TargetSettings), _PROGRAM)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -69,10 +85,22 @@ def main(argv: Sequence[str]) -> int:
         print_error(_PROGRAM, warning)
     # Treat SIGTERM like Ctrl-C, so that models are restored.
     signal.signal(signal.SIGTERM, _interrupt)
-    run = _Run(settings, server, file, ("nereid", "analyze", *argv))
+    run = _Run(settings, server, file, ("nereid", "analyze", *without_secrets(argv)), [])
+    with text_output(settings.json):
+        code = _run(run)
+    if settings.json:
+        try:
+            write_document(settings.json, run.documents)
+        except OSError as error:
+            print_error(_PROGRAM, error)
+            return _FAILED
+    return code
+
+
+def _run(run: _Run) -> int:
     code = 0
     try:
-        for group in groups_of(file):
+        for group in groups_of(run.file):
             code = max(code, run.analyze(group))
     except KeyboardInterrupt:
         print_error(_PROGRAM, "interrupted; --resume goes on from here")
@@ -92,6 +120,8 @@ class _Run:
     server: TargetSettings
     file: AnalyzerFile
     command: tuple[str, ...]
+    # Documents of the jobs that have measurements.
+    documents: list[dict[str, Any]]
 
     def analyze(self, group: Group) -> int:
         """Run one job, and return the exit code."""
@@ -102,32 +132,60 @@ class _Run:
                 print_lines([f"{job.title} has no settings that could be varied"])
             print_lines(self._beginning(job))
             measured.use_default(job.space.default)
-            path = self._checkpoint(group)
-            with Checkpoint(path, job, resume=self.settings.resume) as checkpoint:
-                measure = checkpoint.measure(measured.measure)
-                if self.settings.verbose:
-                    measure = partial(_measure_verbosely, measure)
-                progress = Progress(
-                    job.goal,
-                    most_candidates(job),
-                    measurements_again(job),
-                    lambda line: print_lines([line]),
-                    time.monotonic,
-                )
-                try:
-                    result = resolve(search_of(job), partial(progress.measure, measure))
-                finally:
-                    progress.end()
+            samples: list[Sample] = []
+            try:
+                result = self._search(group, job, measured, samples)
+            except BaseException:
+                self._report_part(job, samples)
+                raise
         analysis = Analysis(job, result)
         changes = changes_of(analysis)
         print_analysis(analysis, changes)
         written = write_reports(analysis, changes, Path(self.file.export_path))
         print_lines(f"Wrote {path}" for path in written)
+        self.documents.append(finished_document(analysis, changes))
         if not analysis.winner.is_kept:
             return _UNMET
         if self.settings.apply:
             return self._apply(job, changes, target)
         return 0
+
+    def _search(
+        self, group: Group, job: Job, measured: MeasuredModels, samples: list[Sample]
+    ) -> AdaptiveResult | ModeResult:
+        path = self._checkpoint(group)
+        with Checkpoint(path, job, resume=self.settings.resume) as checkpoint:
+            measure = checkpoint.measure(measured.measure)
+            if self.settings.verbose:
+                measure = partial(_measure_verbosely, measure)
+            progress = Progress(
+                job.goal,
+                most_candidates(job),
+                measurements_again(job),
+                lambda line: print_lines([line]),
+                time.monotonic,
+            )
+
+            def measure_and_keep(trial: Trial) -> Measurement:
+                measurement = progress.measure(measure, trial)
+                samples.append(Sample(trial, measurement))
+                return measurement
+
+            try:
+                return resolve(search_of(job), measure_and_keep)
+            finally:
+                progress.end()
+
+    def _report_part(self, job: Job, samples: list[Sample]) -> None:
+        """Report what was measured before the search ended early."""
+        if not samples:
+            return
+        self.documents.append(partial_document(job, samples))
+        written = write_tables(job, samples, Path(self.file.export_path))
+        candidates = {sample.trial.candidate for sample in samples}
+        counts = f"{len(samples)} measurements of {len(candidates)} candidates"
+        print_lines([f"Ended early, after {counts}: none is recommended"])
+        print_lines(f"Wrote {path}" for path in written)
 
     def _target(self, group: Group) -> MeasuredTarget:
         file, server = self.file, self.server

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import nullcontext, redirect_stdout
 from typing import TYPE_CHECKING
 
 from google.protobuf import json_format, text_format
@@ -10,15 +12,19 @@ from nereid.core.terminal import print_lines
 from nereid.pb import model_config_pb2
 from nereid_analyze.result.config_change import ConfigChange, config_changes
 from nereid_analyze.result.config_text import ConfigTextError
+from nereid_analyze.result.document import STDOUT
 from nereid_analyze.result.page import page_text
 from nereid_analyze.result.tables import gpu_table, inference_table, server_table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
     from typing import Any
 
+    from nereid_analyze.job import Job
     from nereid_analyze.result.analysis import Analysis
+    from nereid_analyze.search.trial import Sample
 
 
 def changes_of(analysis: Analysis) -> list[ConfigChange]:
@@ -30,12 +36,15 @@ def changes_of(analysis: Analysis) -> list[ConfigChange]:
     return config_changes(analysis, texts)
 
 
-def write_reports(analysis: Analysis, changes: list[ConfigChange], directory: Path) -> list[Path]:
-    """Write the files, and return their paths; raise OSError if that fails."""
-    job, samples = analysis.job, analysis.result.samples
-    results, reports = directory / "results", directory / "reports"
+def text_output(json: str) -> AbstractContextManager[object]:
+    """Return a context in which text goes to stderr if stdout gets the JSON document alone."""
+    return redirect_stdout(sys.stderr) if json == STDOUT else nullcontext()
+
+
+def write_tables(job: Job, samples: Sequence[Sample], directory: Path) -> list[Path]:
+    """Write the tables of what was measured, and return their paths; raise OSError."""
+    results = directory / "results"
     results.mkdir(parents=True, exist_ok=True)
-    reports.mkdir(parents=True, exist_ok=True)
     written = []
     for kind, text in (
         ("inference", inference_table(job, samples)),
@@ -45,7 +54,15 @@ def write_reports(analysis: Analysis, changes: list[ConfigChange], directory: Pa
         path = results / job.filenames[kind]
         written.append(path)
         path.write_text(text, encoding="utf-8")
-    page = reports / f"{job.title}.html"
+    return written
+
+
+def write_reports(analysis: Analysis, changes: list[ConfigChange], directory: Path) -> list[Path]:
+    """Write the files, and return their paths; raise OSError if that fails."""
+    written = write_tables(analysis.job, analysis.result.samples, directory)
+    reports = directory / "reports"
+    reports.mkdir(parents=True, exist_ok=True)
+    page = reports / f"{analysis.job.title}.html"
     page.write_text(page_text(analysis, changes), encoding="utf-8")
     written.append(page)
     return written

@@ -16,6 +16,7 @@ from nereid_analyze.model_analyzer.config_file import (
     ModelSpec,
     read_config_file,
 )
+from nereid_analyze.result.document import STDOUT
 from nereid_analyze.space.model_settings import NAMES, USUAL
 from nereid_perf.questions.metrics import Unit, parse_quantity
 
@@ -24,7 +25,7 @@ ADAPTIVE: Final = MODES[0]
 COMMON: Final = (
     *("profile_models", "url", "protocol", "config_file", "launch_mode", "model_repository"),
     *("search", "target", "vary", "max_concurrency", "window", "export_path", "resume", "apply"),
-    *("verbose", "header", "ssl_grpc_use_ssl"),
+    *("json", "verbose", "header", "ssl_grpc_use_ssl"),
 )
 _LIMIT: Final = re.compile(r"(p50|p90|p95|p99|avg)=(.+)")
 
@@ -135,6 +136,10 @@ class AnalyzeSettings:
     checkpoint_directory: str = flag(
         "", "else the file's, or checkpoints below the export path", aliases=("-s",)
     )
+    json: str = flag(
+        "", "print one JSON document, and all else to stderr, or write it to this file",
+        bare=STDOUT,
+    )  # fmt: skip
     resume: bool = flag(False, "go on with the checkpoint", boolean, bare="true")
     apply: bool = flag(
         False, "write the best into --model-repository, and load it", boolean, bare="true"
@@ -152,6 +157,8 @@ class AnalyzeSettings:
         errors = []
         if not self.config_file and not self.profile_models:
             errors.append("--profile-models or --config-file says what is to be analyzed")
+        if self.json and not Path(self.json).parent.is_dir():
+            errors.append(f"--json: there is no directory '{Path(self.json).parent}'")
         if self.apply and not self.model_repository and not self.config_file:
             errors.append("--apply needs --model-repository, where it writes")
         if self.executors and self.launch_mode == "remote":

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from nereid.app.loading import application_files, fingerprint, load_file, place_of
 from nereid.app.model import Model
 from nereid.app.repository import SourceError
+from nereid.pytriton import Triton
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -71,12 +72,21 @@ class Application:
         }
 
 
+def _models_in(value: object) -> Sequence[Model]:
+    if isinstance(value, Triton):
+        return value.models
+    return [value] if isinstance(value, Model) else []
+
+
 def _models(file: Path) -> dict[str, LoadedModel]:
     module = load_file(file)
-    models = {each.name: each for each in vars(module).values() if isinstance(each, Model)}
+    models = {each.name: each for value in vars(module).values() for each in _models_in(value)}
     if not models:
-        raise SourceError(f"{file} defines no model: decorate a function with @nereid.model")
-    places = {name: place_of(model.target) for name, model in models.items()}
+        raise SourceError(
+            f"{file} defines no model at its top level: decorate a function with @nereid.model; a"
+            f" file that binds functions in a main() of its own runs by: python {file.name}"
+        )
+    places = {name: place_of(model) for name, model in models.items()}
     defined = {place.name for place in places.values() if place is not None}
     return {
         name: LoadedModel(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import base64
 import keyword
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from nereid.cli.command_parser import CommandParser
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,15 +111,20 @@ def files(kind: str, name: str) -> dict[str, bytes]:
     }
 
 
-def main(argv: Sequence[str]) -> int:
-    """Write the files; return the exit code."""
-    parser = argparse.ArgumentParser(prog="nereid new", description="Write a model that runs.")
+def make_parser() -> CommandParser:
+    """Return the command's flags."""
+    parser = CommandParser("nereid new", "Write a model that runs.")
     parser.add_argument("name", help="the model's name, and the new folder's")
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument("--python", action="store_true", help="a Python function (default)")
     kinds.add_argument("--onnx", action="store_true", help="an ONNX file")
     kinds.add_argument("--ensemble", action="store_true", help="two functions in a row")
-    options = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Write the files; return the exit code."""
+    options = make_parser().parse_args(argv)
     name: str = options.name
     if not name.isidentifier() or keyword.iskeyword(name) or name in ("app", "np"):
         sys.stderr.write(f"nereid new: '{name}' has to be a name of Python: letters, digits, _\n")

@@ -26,7 +26,7 @@ _POLL_S: Final = 0.3
 
 def main(argv: Sequence[str]) -> int:
     """Serve until Ctrl-C; return the exit code."""
-    options, flags = _parser().parse_known_args(argv)
+    options, flags = make_parser().parse_known_args(argv)
     application = Application(options.path)
     try:
         loaded = application.load()
@@ -122,7 +122,8 @@ def _described(error: BaseException) -> str:
     return str(error) if isinstance(error, SourceError) else f"{type(error).__name__}: {error}"
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Return the command's own flags."""
     parser = argparse.ArgumentParser(
         prog="nereid run",
         description="Serve the models that a Python file defines with @nereid.model.",

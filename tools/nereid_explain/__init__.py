@@ -1,1 +1,1 @@
-"""The command `nereid explain`: says why a model of a mesh is not ready, or does not batch."""
+"""The commands `nereid explain` and `nereid doctor`: why a model is not ready, or slow."""

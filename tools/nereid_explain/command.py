@@ -8,9 +8,17 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.cli.command_parser import CommandParser
 from nereid.core.terminal import print_error, print_lines
+from nereid.diagnosis.causes import diagnose
+from nereid.diagnosis.snapshot import snapshot_of
 from nereid.facts.explanation import explanation
 from nereid.facts.reasons import Statement, explain
-from nereid_explain.server import CannotAskError, add_server_arguments, record_for, server_of
+from nereid_explain.server import (
+    CannotAskError,
+    add_metrics_argument,
+    add_server_arguments,
+    record_for,
+    server_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,7 +39,7 @@ _WIDTH: Final = 100
 
 def main(argv: Sequence[str]) -> int:
     """Ask the mesh, print statements, and return the exit code."""
-    parser = _parser()
+    parser = make_parser()
     given = parser.parse_args(argv)
     if (given.name is None) == (given.model is None):
         parser.error("give the model's name: -m NAME")
@@ -46,6 +54,10 @@ def main(argv: Sequence[str]) -> int:
         print_error(_PROGRAM, error)
         return 2
     statements = explain(facts)
+    if seconds:
+        for version in facts.versions:
+            found = diagnose(snapshot_of(facts, version, seconds))
+            statements += [diagnosis.statement(version.number) for diagnosis in found]
     problems = any(statement.problem for statement in statements)
     if given.json:
         print(json.dumps(explanation(facts, statements, seconds), indent=1))
@@ -72,16 +84,14 @@ def _lines(statements: Sequence[Statement]) -> Iterator[str]:
             )
 
 
-def _parser() -> CommandParser:
+def make_parser() -> CommandParser:
+    """Return the command's flags."""
     parser = CommandParser(_PROGRAM, _DESCRIPTION, _EPILOG)
     add = parser.add_argument
     add("-m", "--model", metavar="NAME", help="the model's name")
     parser.hide(add("name", nargs="?", metavar="NAME", help="the same as -m"))
     add_server_arguments(parser, timeout_s=10)
-    add(
-        "--metrics-url", default="", metavar="HOST:PORT",
-        help="its metrics port, or the page's URL (default: port 8002 of the same host)",
-    )  # fmt: skip
+    add_metrics_argument(parser)
     add(
         "--seconds", type=float, default=0.0, metavar="S",
         help="look twice, so long apart, and count what happens in between (default: all since the"

@@ -43,28 +43,39 @@ class Server:
     timeout_s: float
     # Certificates of a private authority; "" means the system's.
     ca_file: str
-    # True if each request is printed on stderr.
-    verbose: bool = False
+    # The command's name, if each request is printed on stderr; else "".
+    verbose_as: str = ""
 
     def look(self, model: str, earlier: MeshFacts | None = None) -> MeshFacts:
         """Return what the gateway says, with counters since `earlier`. May raise CannotAskError."""
-        entries = self._json("POST", "/v2/repository/index")
+        entries = self.index()
         ready, _ = self._fetch("GET", f"{self.url}/v2/health/ready")
         versions = tuple(
             self._version(model, entry) for entry in entries if entry.get("name") == model
         )
         metrics, error = None, ""
         try:
-            status, body = self._fetch("GET", self.metrics_url)
+            metrics = self.samples()
         except CannotAskError as refused:
             error = str(refused)
-        else:
-            if status == _OK:
-                metrics = Samples(body)
-            else:
-                error = self._failure(self.metrics_url, f"responds with {status}")
         names = tuple(sorted({str(entry.get("name", "")) for entry in entries}))
         return MeshFacts(model, ready == _OK, versions, names, metrics, error, earlier)
+
+    def index(self) -> list[dict[str, Any]]:
+        """Return the entries of the repository index. May raise CannotAskError."""
+        return self._json("POST", "/v2/repository/index")
+
+    def samples(self) -> Samples:
+        """Return the samples of the metrics page. May raise CannotAskError."""
+        status, body = self._fetch("GET", self.metrics_url)
+        if status != _OK:
+            raise CannotAskError(self._failure(self.metrics_url, f"responds with {status}"))
+        return Samples(body)
+
+    def config(self, model: str, version: str) -> ConfigFacts | None:
+        """Return the configuration of a loaded version; `None` if it has none any more."""
+        document = self._document(f"{self._path(model, version)}/config")
+        return None if document is None else ConfigFacts.of_document(document)
 
     def read(self, path: str, max_bytes: int = _MAX_BYTES) -> bytes:
         """Return the response body; raise CannotAskError on failures, and beyond max_bytes."""
@@ -82,19 +93,22 @@ class Server:
         state, reason = str(entry.get("state", "")), str(entry.get("reason", ""))
         if not number:
             return VersionFacts(number, state, reason)
-        path = f"{self.url}/v2/models/{quote(model, safe='')}/versions/{number}"
+        path = self._path(model, number)
         ready, _ = self._fetch("GET", f"{path}/ready")
         facts = VersionFacts(number, state, reason, ready == _OK)
         if not facts.in_memory:
             # Do not ask for the configuration, because that request may load the version.
             return facts
-        config, statistics = self._document(f"{path}/config"), self._document(f"{path}/stats")
+        config, statistics = self.config(model, number), self._document(f"{path}/stats")
         stats = None if statistics is None else statistics.get("model_stats") or None
         return replace(
             facts,
-            config=None if config is None else ConfigFacts.of_document(config),
+            config=config,
             statistics=None if stats is None else stats[0],
         )
+
+    def _path(self, model: str, version: str) -> str:
+        return f"{self.url}/v2/models/{quote(model, safe='')}/versions/{version}"
 
     def _document(self, url: str) -> dict[str, Any] | None:
         """Return a JSON document, or `None` if there is none (the version may not be ready)."""
@@ -118,8 +132,8 @@ class Server:
         return entries
 
     def _fetch(self, method: str, url: str, max_bytes: int = _MAX_BYTES) -> tuple[int, bytes]:
-        if self.verbose:
-            print_error("nereid explain", f"{method} {url}")
+        if self.verbose_as:
+            print_error(self.verbose_as, f"{method} {url}")
         data = b"" if method == "POST" else None
         request = urllib.request.Request(  # noqa: S310 - server_of() allows only http and https
             url, data, {**self.headers}, method=method
@@ -185,7 +199,17 @@ def server_of(
         metrics = _metrics_url(base, metrics_url)
     except ValueError as error:
         parser.error(str(error))
-    return Server(base, metrics, headers, given.timeout, given.ca_file, given.verbose)
+    return Server(
+        base, metrics, headers, given.timeout, given.ca_file, parser.prog if given.verbose else ""
+    )
+
+
+def add_metrics_argument(parser: CommandParser) -> None:
+    """Add the flag that says where the metrics page is."""
+    parser.add_argument(
+        "--metrics-url", default="", metavar="HOST:PORT",
+        help="its metrics port, or the page's URL (default: port 8002 of the same host)",
+    )  # fmt: skip
 
 
 def record_for(program: str, seconds: float) -> float:

@@ -15,4 +15,5 @@ _COMMANDS: Final = {
     "mock": ("nereid_perf.mock.command", "a server with a set delay, to calibrate with"),
 }
 
-main = Subcommands("nereid perf", _COMMANDS, "perf", TEXT).main
+_PERF: Final = Subcommands("nereid perf", _COMMANDS, "perf", TEXT)
+main, make_parser = _PERF.main, _PERF.make_parser

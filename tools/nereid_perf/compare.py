@@ -15,15 +15,23 @@ from nereid_perf.output.settings import OutputSettings
 from nereid_perf.questions.asked import ask_results
 from nereid_perf.questions.settings import QuestionSettings
 from nereid_perf.run import measure, now_text, result_of, write
-from nereid_perf.run_settings import read_run_settings
+from nereid_perf.run_settings import make_run_parser, read_run_settings
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
     from nereid_perf.output.result import MeasuredServer
     from nereid_perf.run_settings import RunSettings
 
 _PROGRAM: Final = "nereid perf compare A B"
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the command's flags, for shell completion."""
+    parser = make_run_parser(_PROGRAM)
+    parser.add_argument("side", nargs=2, help="a server, or a file of --json")
+    return parser
 
 
 def main(argv: Sequence[str]) -> int:

@@ -27,6 +27,13 @@ def _only(name: str, reason: str) -> Parse:
     return parse
 
 
+def _refused(help_text: str, reason: str, bare: str | None = None) -> Any:
+    def parse(_text: str) -> str:
+        raise ValueError(reason)
+
+    return flag("", f"perf_analyzer's: {help_text}; {reason}", parse, bare=bare)
+
+
 _PEM: Final = _only("PEM", "files of no other form are read")
 
 
@@ -48,6 +55,15 @@ class PerfAnalyzerFlags:
     trace_rate: str = flag("", "the server's trace setting: one request in so many is traced")
     trace_count: str = flag("", "the server's trace setting: so many traces at most, -1: all")
     log_frequency: str = flag("", "the server's trace setting: so many traces in a file, 0: all")
+    session_concurrency: str = _refused(
+        "chats at a time", "chats of an OpenAI server are not measured"
+    )
+    fixed_schedule: str = _refused(
+        "requests at the times of the input data",
+        "--replay sends requests at the times of a file", bare="true",
+    )  # fmt: skip
+    grpc_method: str = _refused("a gRPC method", "other gRPC services are not measured")
+    proto: str = _refused("its .proto file", "other gRPC services are not measured")
     zero_input: str | None = flag(
         None, "older form of --input-data zero", aliases=("-z",), bare="true"
     )

@@ -6,7 +6,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from nereid.config.settings_reader import exit_on_errors, read_shared_settings
+from nereid.config.settings_reader import exit_on_errors, read_shared_settings, settings_parser
 from nereid.core.terminal import print_error, print_lines
 from nereid_perf.exit_codes import ExitCode
 from nereid_perf.output.picture import PictureError
@@ -16,9 +16,17 @@ from nereid_perf.output.settings import OutputSettings
 from nereid_perf.output.summary import summary_lines
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
 _PROGRAM: Final = "nereid perf report RESULT..."
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the command's flags, for shell completion."""
+    parser = settings_parser((OutputSettings,), _PROGRAM)
+    parser.add_argument("result", nargs="+", help="a file of --json")
+    return parser
 
 
 def main(argv: Sequence[str]) -> int:

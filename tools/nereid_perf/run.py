@@ -21,11 +21,12 @@ from nereid_perf.output.result import FoundRate, Result
 from nereid_perf.output.result_file import result_text
 from nereid_perf.output.summary import summary_lines
 from nereid_perf.questions.asked import Findings, ask, ask_comparison
-from nereid_perf.run_settings import read_run_settings, without_secrets
+from nereid_perf.run_settings import make_run_parser, read_run_settings, without_secrets
 from nereid_perf.server import ServerError
 from nereid_perf.session import SessionError, failure_text
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
     from nereid_perf.measured_side import MeasuredSide
@@ -38,6 +39,11 @@ if TYPE_CHECKING:
 
 _PROGRAM: Final = "nereid perf"
 _SIDES: Final = ("A", "B")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the command's flags, for shell completion."""
+    return make_run_parser(_PROGRAM)
 
 
 def main(argv: Sequence[str]) -> int:

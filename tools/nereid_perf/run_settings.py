@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from nereid.config.settings_reader import exit_on_errors, read_shared_settings
+from nereid.config.settings_reader import exit_on_errors, read_shared_settings, settings_parser
 from nereid.core.terminal import print_error, print_lines
 from nereid.version import version
 from nereid_perf import exit_codes
@@ -19,6 +19,7 @@ from nereid_perf.questions.settings import QuestionSettings
 from nereid_perf.settings import LoadSettings, MeasurementSettings, TargetSettings
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
 _CLASSES: Final = (
@@ -95,11 +96,18 @@ class RunSettings:
         return self.load.level
 
 
+def make_run_parser(program: str) -> argparse.ArgumentParser:
+    """Return all flags, for shell completion."""
+    return settings_parser(_CLASSES, program)
+
+
 def read_run_settings(argv: Sequence[str], program: str) -> RunSettings:
     """Return the settings; on errors, print them all and exit with 2."""
     if "--version" in argv:
         print_lines([f"nereid {version()}"])
         sys.exit(0)
+    # perf_analyzer's short form of --help.
+    argv = ["-h" if text == "-?" else text for text in argv]
     settings = RunSettings(
         # Environment variables that are meant for a server would set flags of this tool.
         *read_shared_settings(_CLASSES, argv, {}, program, common=_COMMON, ending=exit_codes.TEXT)

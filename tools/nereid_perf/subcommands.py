@@ -7,7 +7,10 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from nereid.cli.command_parser import with_commands
+
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Mapping, Sequence
 
 _USAGE: Final = 2
@@ -24,6 +27,18 @@ class Subcommands:
     modules: Mapping[str, tuple[str, str]]
     extra: str
     ending: str = ""
+
+    def make_parser(self) -> argparse.ArgumentParser:
+        """Return the commands with their flags, for shell completion; needs the extra."""
+        parsers: dict[str, argparse.ArgumentParser] = {
+            name: importlib.import_module(module).make_parser()
+            for name, (module, _) in self.modules.items()
+        }
+        # The flags of the first command are also those without a command.
+        whole = importlib.import_module(next(iter(self.modules.values()))[0]).make_parser()
+        return with_commands(
+            whole, parsers, {name: text for name, (_, text) in self.modules.items()}
+        )
 
     def main(self, argv: Sequence[str]) -> int:
         """Run the command that argv names, and return the exit code."""

@@ -61,7 +61,7 @@ _UNKNOWN: Final = (
 
 def main(argv: Sequence[str]) -> int:
     """Get a timeline from the mesh or a file, print and write it, and return the exit code."""
-    parser = _parser()
+    parser = make_parser()
     given = parser.parse_args(argv)
     server = None if given.file else server_of(parser, given)
     try:
@@ -222,7 +222,8 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _parser() -> CommandParser:
+def make_parser() -> CommandParser:
+    """Return the command's flags."""
     parser = CommandParser(_PROGRAM, _DESCRIPTION, _EPILOG)
     add = parser.add_argument
     add(

@@ -44,11 +44,16 @@ _WAIT_SHARE: Final = 0.4
 _DELAY_SHARE: Final = 0.5
 _WAIT_NS: Final = 2 * _MS
 _WAIT_REQUESTS: Final = 10
+# Instances that are idle for less than this share have no capacity left; a model that they saturate
+# has requests that wait for them for most of their time.
+_SATURATED_IDLE: Final = 0.05
+_SATURATED_SHARE: Final = 0.5
 # Copies are a problem if they take longer than the model, and this long per batch.
 _COPY_NS: Final = 1 * _MS
 _SHOWN_BYTES: Final = 100_000
 _SLOWEST: Final = 0.01
 _SHOWN: Final = 10
+_SHOWN_MODELS: Final = 50
 # Approximate maximum number of requests from which the usual steps are computed.
 _SAMPLE: Final = 20_000
 NOTHING: Final = "nothing to do"
@@ -91,6 +96,8 @@ class _ModelWork:
     requests: int = 0
     time_ns: int = 0
     waits_ns: Counter[str] = field(default_factory=Counter)
+    # Sum of the requests' times in the queue, whatever they waited for.
+    queued_ns: int = 0
 
     @property
     def name(self) -> str:
@@ -121,9 +128,11 @@ def summarized(whole: Joined, max_batch_sizes: Mapping[Model, int] | None = None
         *_losses(whole, lost),
         *_stalls(models),
         *(problem for work in models for problem in _problems(work, lost)),
+        *(problem for work in models for problem in _saturated(work, lost)),
         *_failed_events(whole),
         *_requests(whole),
         *_tail(whole),
+        *_latencies(whole),
         *(fact for work in models for fact in _facts(whole, work, max_batch_sizes or {})),
         *_incomplete(whole),
     ]
@@ -139,6 +148,7 @@ def _by_model(whole: Joined) -> list[_ModelWork]:
         for member in record.members:
             work.requests += 1
             work.time_ns += max(record.finished_ns - member.enqueued_ns, 0)
+            work.queued_ns += max(record.sent_ns - member.enqueued_ns, 0)
             waits = whole.queue_waits(batch.model, member.enqueued_ns, record.sent_ns)
             work.waits_ns.update(waits)
     for request in whole.timed():
@@ -475,6 +485,59 @@ def _long_waits(work: _ModelWork, lost: _Lost) -> Iterator[Statement]:
                 "wait_ms": mean / _MS,
                 "share": share,
                 "mean_rows": rows,
+            },
+        )
+
+
+def _saturated(work: _ModelWork, lost: _Lost) -> Iterator[Statement]:
+    if work.requests < _WAIT_REQUESTS or lost.executors or lost.instances or _stalls_of(work)[0]:
+        return
+    held = sum(instance.to_ns - instance.from_ns for instance in work.instances)
+    idle = sum(instance.idle.total for instance in work.instances)
+    waited = work.queued_ns - work.waits_ns.total()
+    mean, share = waited / work.requests, waited / (work.time_ns or 1)
+    if idle > held * _SATURATED_IDLE or mean < _WAIT_NS or share < _SATURATED_SHARE:
+        return
+    count = len(work.instances)
+    yield Statement(
+        "saturated",
+        f"{work.name}: {_count(count, 'instance')} had no capacity left, busy"
+        f" {1 - idle / (held or 1):.0%} of the time: a request waited {_ms(mean)} on average for"
+        f" one, {share:.0%} of its time",
+        problem=True,
+        advice="`nereid doctor` says what helps: batches, another instance, or another executor",
+        version=work.model[1],
+        figures={
+            "model": work.model[0],
+            "instances": count,
+            "busy": 1 - idle / (held or 1),
+            "wait_ms": mean / _MS,
+            "share": share,
+        },
+    )
+
+
+def _latencies(whole: Joined) -> Iterator[Statement]:
+    """Yield the median and p99 of each model, the largest p99 first."""
+    by_model: dict[Model, list[int]] = {}
+    for request in whole.timed():
+        by_model.setdefault(request.model, []).append(request.total_ns)
+    figures = []
+    for model, times in by_model.items():
+        times.sort()
+        beyond = max(int(len(times) * _SLOWEST), 1)
+        figures.append((times[-beyond], median(times), len(times), model))
+    for p99, p50, count, model in nlargest(_SHOWN_MODELS, figures):
+        yield Statement(
+            "p99-of-model",
+            f"{model_name(model)}: p99 is {_ms(p99)}, the median {_ms(p50)}, of"
+            f" {_count(count, 'request')}",
+            version=model[1],
+            figures={
+                "model": model[0],
+                "p50_ms": p50 / _MS,
+                "p99_ms": p99 / _MS,
+                "requests": count,
             },
         )
 

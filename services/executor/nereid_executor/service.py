@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import threading
 from collections import Counter
 from functools import partial
@@ -269,6 +270,7 @@ def make_hello(settings: ExecutorSettings, backends: BackendRegistry) -> pb.Hell
     return pb.Hello(
         name=settings.own_name(),
         host=devices.host_identity(),
+        host_name=socket.gethostname(),
         devices=[devices.cpu(), *offered_gpus(settings, backends)],
         backends=backends.available_backends(),
     )

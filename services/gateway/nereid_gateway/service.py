@@ -104,10 +104,6 @@ class GatewayService:
         self._ports = ports
         reconnect_limit_s = settings.or_restart(settings.reconnect_timeout_secs)
         control_limit_s = settings.or_restart(settings.control_timeout_secs)
-        limits = Limits(
-            settings.max_pending_requests,
-            reconnect_limit_s,
-        )
         tensors = TensorMemory(settings.shm_limit_bytes, settings.shm_idle_secs)
         scrape_limit_s = min(control_limit_s, _SCRAPE_TIMEOUT_S)
         self._counts = ModelCounts(mesh, scrape_limit_s, group=group)
@@ -122,7 +118,7 @@ class GatewayService:
             self._timeline = GatewayTimeline(settings.timeline_seconds, mesh, group)
         self._upstream = Upstream(
             mesh,
-            limits,
+            Limits(settings.max_pending_requests, reconnect_limit_s),
             tensors,
             self._budget,
             self._on_notice,
@@ -131,6 +127,7 @@ class GatewayService:
         )
         chain = _infer_chain(settings, self._upstream, group, self._timeline)
         self._tracing = chain.tracing
+        self._access_log = chain.access_log
         self._decoders = DecoderPool(
             PoolLimits(
                 processes=settings.decoder_processes,
@@ -185,9 +182,11 @@ class GatewayService:
             self._grpc_front,
             self._upstream.router,
             self._access,
+            large_texts=self._data_plane.decoding.large_texts,
             kept=kept,
             grpc_connections=self._count_grpc_connections,
             write_texts=None if self._openai_api is None else self._openai_api.write_metrics,
+            access_log=self._access_log,
         )
         self._read_own = own.read_page
         self._shares_ports = (
@@ -428,6 +427,8 @@ class GatewayService:
         self._data_plane.regions.close()
         if self._tracing is not None:
             await asyncio.to_thread(self._tracing.close)
+        if self._access_log is not None:
+            await asyncio.to_thread(self._access_log.close)
 
     def _stop_accepting(self) -> None:
         for edge in self._edges:
@@ -490,7 +491,7 @@ def _infer_chain(
     if is_read or timed is not TimedRequests.NEVER:
         step = Recording(step.infer, timeline.requests, tracing, slow_requests, access_log)
     records_all = is_read or timed is TimedRequests.ALWAYS
-    return InferChain(step.infer, tracing, regions, timed, slow_requests, records_all)
+    return InferChain(step.infer, tracing, regions, timed, slow_requests, records_all, access_log)
 
 
 def _http_limits(settings: GatewaySettings) -> HttpLimits:

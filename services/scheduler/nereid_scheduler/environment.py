@@ -16,7 +16,7 @@ from nereid_scheduler.control.state.file_store import FileStore
 from nereid_scheduler.control.state.files import StateFiles
 from nereid_scheduler.control.state.state import SchedulerState
 from nereid_scheduler.core.measurements.latencies import parse_metrics_config
-from nereid_scheduler.core.measurements.timeline import NO_TIMELINE, SchedulerTimeline
+from nereid_scheduler.core.measurements.timeline import NoTimeline, SchedulerTimeline
 from nereid_scheduler.core.requests.segment_owners import SegmentOwners
 from nereid_scheduler.core.resources import Resources
 from nereid_scheduler.placement.loads.load_rules import LoadRules
@@ -140,7 +140,7 @@ def _open_state(settings: Settings, cache: Channel | None) -> SchedulerState:
 
 def _open_timeline(settings: Settings) -> SchedulerTimeline:
     if not settings.timeline_seconds:
-        return NO_TIMELINE
+        return NoTimeline()
     name = socket.gethostname() if settings.scheduler_peers is None else settings.shard_name()
     return SchedulerTimeline(Recorder("scheduler", name, settings.timeline_seconds))
 

@@ -127,6 +127,7 @@ class SchedulerService:
             models.catalogue,
             models.loader,
             self._gateways.sessions,
+            environment.timeline.events,
             None if models.shard is None else models.shard.membership,
         )
         self._drains = Drains(
@@ -217,6 +218,7 @@ class SchedulerService:
             raise StartError(f"--model-repository: {error.text}") from error
 
     async def _start(self) -> None:
+        self._environment.timeline.events.record("scheduler started", self._facts.name)
         documents = await self._read_state()
         self._mesh_settings.restore(documents or {})
         self._environment.state.settings.apply(

@@ -116,6 +116,21 @@ def fails(x: float) -> float:
 
 
 @nereid.model(
+    batch=True,
+    max_batch_size=2,
+    # A batch of two, always.
+    max_delay_us=30_000_000,
+    config={
+        "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": [-1], "allow_ragged_batch": True}]
+    },
+)
+def ragged(x: nereid.Tensor["float32", -1]) -> nereid.Tensor["float32", -1]:
+    if x.shape[1] == 3:
+        raise ValueError("three columns")
+    return x
+
+
+@nereid.model(
     inputs={"x": nereid.Tensor("float32", -1)},
     outputs={"low": nereid.Tensor("float32", 1), "high": nereid.Tensor("float32", 1)},
 )
@@ -125,5 +140,5 @@ def bounds(x: Any) -> Any:
 
 MODELS = (
     *(double, adouble, rows, plain, statistics, words, upper),
-    *(count, acount, meet, Scaler, wrong, fails, bounds),
+    *(count, acount, meet, Scaler, wrong, fails, ragged, bounds),
 )

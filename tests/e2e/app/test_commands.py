@@ -31,6 +31,21 @@ def other(x: float) -> float:
 """
 
 
+BOUND = """
+import numpy as np
+from nereid.pytriton import Tensor, Triton, batch
+
+@batch
+def negative(data):
+    return [data * np.array([[-1]], dtype=np.float32)]
+
+with Triton() as triton:
+    data = Tensor(name="data", dtype=np.float32, shape=(-1,))
+    triton.bind("Linear", negative, [data], [Tensor(dtype=np.float32, shape=(-1,))])
+    triton.serve()
+"""
+
+
 @contextmanager
 def run(folder: Path, *arguments: str) -> Iterator[tuple[nereid.Client, Path]]:
     port, log = free_port(), folder / "log"
@@ -87,6 +102,16 @@ def test_run_reloads_what_changes(tmp_path: Path) -> None:
         change(app, APP, log, "'new_scaled' is unloaded")
 
 
+def test_run_serves_what_a_file_for_pytriton_binds(tmp_path: Path) -> None:
+    app = tmp_path / "server.py"
+    app.write_text(BOUND)
+    with run(tmp_path, "server.py", "--reload") as (client, log):
+        x = np.ones((2, 3), "f4")
+        assert client["Linear"](x).tolist() == [[-1.0] * 3] * 2
+        change(app, BOUND.replace("-1]]", "-2]]"), log, "'Linear' is reloaded")
+        assert client["Linear"](x).tolist() == [[-2.0] * 3] * 2
+
+
 @pytest.mark.parametrize(
     ("kind", "served", "expected"),
     [
@@ -134,7 +159,7 @@ def test_the_fixture_serves_the_models_of_a_test_file(tmp_path: Path) -> None:
 def test_refusals(tmp_path: Path) -> None:
     (tmp_path / "empty.py").write_text("")
     for arguments, text in {
-        ("run", "empty.py"): "defines no model: decorate a function with @nereid.model",
+        ("run", "empty.py"): "defines no model at its top level: decorate a function",
         ("run", "absent.py"): "absent.py does not exist",
         ("run", "absent"): "absent is no model: give a decorated function",
         ("new", "1st"): "has to be a name of Python",

@@ -117,6 +117,16 @@ def test_errors_name_output_datatype_and_shape(mesh: Mesh) -> None:
         call(mesh, "fails", 1.5)
 
 
+def test_an_exception_for_one_shape_fails_no_request_of_another(mesh: Mesh) -> None:
+    with ThreadPoolExecutor(2) as threads:
+        good, bad = (
+            threads.submit(call, mesh, "ragged", np.ones((1, columns), "f4")) for columns in (2, 3)
+        )
+        assert good.result().tolist() == [[1, 1]]
+        with pytest.raises(nereid.InferenceError, match="ValueError: three columns"):
+            bad.result()
+
+
 def test_the_client_refuses_wrong_inputs(mesh: Mesh) -> None:
     with pytest.raises(TypeError, match=r"write x.astype\('float32'\)"):
         call(mesh, "double", X.astype("float64"))

@@ -186,10 +186,9 @@ def test_a_signal_while_nothing_runs_yet_leaves_nothing_behind(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_killed_mesh_left_is_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    repository, temporary = tmp_path / "models", tmp_path / "tmp"
+def test_a_killed_mesh_is_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Short names: a socket's path may have 107 bytes.
+    repository, temporary = tmp_path / "models", tmp_path / "t"
     save_scaler(repository, "scaler", 2, CONFIG)
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
@@ -216,3 +215,21 @@ def test_what_a_killed_mesh_left_is_removed(
     assert list(temporary.iterdir()) == []
     # Segments have no names; other tests' processes have objects there.
     assert not [*Path("/dev/shm").glob("nereid*")]
+
+
+def test_systemd_is_notified_of_readiness_and_the_end(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(str(tmp_path / "notify"))
+        receiver.settimeout(60)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        mesh = Mesh(repository, tmp_path / "log", "--executors=1")
+        try:
+            assert receiver.recv(100) == b"READY=1"
+            states = {entry["state"] for entry in mesh.versions()}
+            assert "READY" in states
+            assert "LOADING" not in states
+        finally:
+            assert mesh.terminate() == 0
+        assert receiver.recv(100) == b"STOPPING=1"

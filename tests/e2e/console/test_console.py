@@ -22,6 +22,7 @@ from google.protobuf import json_format
 from nereid.pb import kserve_pb2
 from nereid_gateway.guards.auth.api_key import make_key
 from tests.support.console.browser import opened, violations
+from tests.support.console.traffic import traffic
 from tests.support.gateway.auth_config import HEALTH_FOR_ALL, key_entry
 from tests.support.mesh.mesh import Mesh, running, until
 from tests.support.models.e2e_models import make_repository, save_echo
@@ -124,30 +125,6 @@ def model_address(name: str, view: str = "model") -> str:
     return f"#/{view}?name={quote(name)}"
 
 
-@contextlib.contextmanager
-def traffic(mesh: Mesh, model: str, rows: int = 1) -> Iterator[None]:
-    """Requests to a model of eight numbers, one after another, for a block."""
-    ended = threading.Event()
-    data = [1.0] * (8 * rows)
-    tensor = {"name": "INPUT0", "datatype": "FP32", "shape": [rows, 8], "data": data}
-    body = json.dumps({"inputs": [tensor]}).encode()
-
-    def send() -> None:
-        while not ended.is_set():
-            with contextlib.suppress(OSError):
-                mesh.get(f"/v2/models/{model}/infer", "POST", body)
-
-    threads = [threading.Thread(target=send, daemon=True) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        for thread in threads:
-            thread.join()
-
-
 def test_a_model_that_fails_to_load_says_why(page: Page, mesh: Mesh) -> None:
     go(page, mesh, "")
     attention = page.get_by_role("region", name="Needs attention")
@@ -160,7 +137,7 @@ def test_a_model_that_fails_to_load_says_why(page: Page, mesh: Mesh) -> None:
 
 
 def test_load_under_traffic_is_drawn(page: Page, mesh: Mesh) -> None:
-    with traffic(mesh, "doubler"):
+    with traffic(mesh, ["doubler"], ["doubler"]):
         go(page, mesh, model_address("doubler"))
         rate = figure(page, "Requests")
         until_text(rate, lambda text: float(text.replace(",", "")) > 0)

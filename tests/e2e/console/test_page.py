@@ -28,6 +28,7 @@ VIEWS = {
     "executors": "#/executors",
     "schedulers": "#/schedulers",
     "slow requests": "#/slow",
+    "events": "#/events",
     "request": "#/request?name=mlp&version=1",
     "no such model": "#/model?name=none",
 }
@@ -90,19 +91,37 @@ def test_texts_of_models_are_never_markup(watched: Watched, site: FactsServer) -
         row["reason"] = row["scheduler"] = script
         row["statements"][0].update(text=script, advice=script, problem=True)
     made["executors"]["executor-0"]["devices"][0]["tenants"][0]["model"] = script
-    made["executors"]["executor-0"].update(name=script, backends=[script])
-    made["schedulers"]["scheduler-0"].update(name=script, owned=[script])
+    made["executors"]["executor-0"].update(
+        name=script, title=script, host_name=script, backends=[script]
+    )
+    made["schedulers"]["scheduler-0"].update(name=script, host_name=script, owned=[script])
+    for event in made["events"].values():
+        event.update(subject=script, detail=script, cause=script, principal=script, what=script)
+    made["details"]["steps"]["1"][0].update(model=script, version=script)
     made["slow_requests"][0].update(error=script, request_id=script, instance=script)
     made["server"].update(name=script, problems=[script])
     made["permissions"]["principal"] = script
     made["details"]["versions"]["1"]["differences"][0].update(field=script, declared=script)
     made["details"]["versions"]["1"]["effective"]["input"][0]["name"] = script
     made["details"]["batches"]["1"][0]["members"][0]["request_id"] = script
+    made["details"]["diagnoses"]["1"][0].update(evidence=script, advice=script, remedy=script)
     for view in VIEWS:
         go(watched.page, site, view)
         assert watched.page.locator("main script, main img").count() == 0
         assert watched.page.evaluate("document.scripts.length") == 1
     # watched.check() at the end: no dialog came up, and the policy had nothing to refuse.
+
+
+def test_causes_of_slowness_come_with_their_remedies(watched: Watched, site: FactsServer) -> None:
+    go(watched.page, site, "#/model?name=mlp&version=1")
+    slow = watched.page.get_by_role("region", name="Why it is slow")
+    first, second = slow.get_by_role("listitem").all_inner_texts()
+    assert "batches of 1 of 8, no batcher" in first
+    assert "add dynamic_batching { }, up to x8; nereid analyze -m mlp measures it" in first
+    assert second.endswith("unload models")
+    site.document["details"]["diagnoses"] = {"1": []}
+    site.publish()
+    slow.wait_for(state="detached")
 
 
 def test_a_name_that_is_markup_is_found_by_its_name(watched: Watched, site: FactsServer) -> None:
@@ -210,6 +229,49 @@ def test_what_a_key_for_some_models_is_not_sent_is_not_shown(
         go(page, site, view)
         assert said in page.locator("main").inner_text()
         assert not re.search("undefined|NaN", page.locator("main").inner_text())
+
+
+def test_events_are_shown_by_kind(watched: Watched, site: FactsServer) -> None:
+    page = watched.page
+    go(page, site, "events")
+    assert [row.split("\t")[1].strip() for row in page.locator("tbody tr").all_inner_texts()] == [
+        "executor lost",
+        "load failed",
+        "load",
+    ]
+    loaded = page.locator("tbody tr").last.inner_text().split()
+    assert " ".join(loaded[3:-1]) == "v1 a client loads it; took 210 ms operators"
+    page.get_by_role("link", name="Executors and schedulers 1").click()
+    page.locator("tbody tr", has_text="broken").wait_for(state="detached")
+    assert page.locator("tbody tr").all_inner_texts()[0].endswith("scheduler-1")
+    page.get_by_role("link", name="Problems 2").click()
+    page.locator("tbody tr", has_text="broken").wait_for()
+    assert page.locator("tbody tr").count() == 2
+
+
+def test_a_long_list_of_models_is_shown_when_asked_for(watched: Watched, site: FactsServer) -> None:
+    page = watched.page
+    devices = site.document["executors"]["executor-0"]["devices"]
+    tenant = devices[0]["tenants"][0]
+    devices[0]["tenants"] = [{**tenant, "model": f"m{number}"} for number in range(30)]
+    go(page, site, "executors")
+    rows = page.get_by_role("table", name="Models on cpu of executor-0").locator("tbody tr")
+    assert rows.count() == 20
+    page.get_by_role("button", name="Show all 30").click()
+    assert rows.count() == 30
+
+
+def test_the_steps_of_an_ensemble_have_times(watched: Watched, site: FactsServer) -> None:
+    page = watched.page
+    go(page, site, "model")
+    columns = [each.inner_text() for each in page.locator(".graph > li").all()]
+    assert len(columns) == 3
+    assert "tokenizer" in columns[0]
+    assert "encoder v2" in columns[1]
+    assert "9.80 ms" in columns[1]
+    assert "No requests." in columns[1]
+    assert "reads from 2, 3" in columns[2]
+    assert not re.search("undefined|NaN", page.locator("main").inner_text())
 
 
 def test_unload_asks_first(watched: Watched, site: FactsServer) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 
 from nereid.facts.document import Document
@@ -282,6 +283,53 @@ def test_two_schedulers_and_what_each_owns(tmp_path: Path) -> None:
         assert executor["instances"] >= 6
         hosted = [each["model"] for each in executor["devices"][0]["tenants"]]
         assert sorted(hosted) == [f"scaler{number}" for number in range(6)]
+
+
+def test_events_say_who_has_asked(tmp_path: Path) -> None:
+    operator, viewer = make_key(), make_key()
+    auth = tmp_path / "auth.toml"
+    auth.write_text(
+        key_entry("alice", operator, "console", "model-repository", "health")
+        + key_entry("viewer", viewer, "console", more='models = ["none"]')
+    )
+    save_scaler(tmp_path / "models", "scaler", 3, _CONFIG)
+    flags = "--console", f"--auth-config={auth}", "--model-control-mode=explicit"
+    mesh = Mesh(tmp_path / "models", tmp_path / "log", "--executors=1", *flags)
+    key = {"x-api-key": operator}
+    try:
+        until(lambda: _is_up(mesh), "the mesh to serve")
+        with console(mesh.http, "?events=9", key) as client:
+            client.until(lambda document: document["executors"])
+            assert fetch(mesh.http, _LOAD, "POST", key)[0].status == HTTPStatus.OK
+            with grpc_client.InferenceServerClient(mesh.grpc) as triton:
+                triton.unload_model("scaler", headers=key)
+            mesh.kill("nereid_executor")
+            document = client.until(lambda each: "executor lost" in _seen(each) and each)
+        events = sorted(document["events"].values(), key=lambda event: event["time_s"])
+        assert [event["what"] for event in events][:5] == [
+            "scheduler started",
+            "executor joined",
+            "load",
+            "unload",
+            "executor lost",
+        ]
+        assert [event.get("principal") for event in events[:5]] == [
+            None,
+            None,
+            *["alice"] * 2,
+            None,
+        ]
+        assert events[2]["cause"] == "a client loads it"
+        assert events[4]["problem"]
+        # A viewer of some models sees their events alone, and nobody sees any without asking.
+        assert facts(mesh, "?events=9", **{"x-api-key": viewer})["events"] == {}
+        assert "events" not in facts(mesh, **key)
+    finally:
+        mesh.terminate()
+
+
+def _seen(document: dict[str, Any]) -> set[str]:
+    return {event["what"] for event in document["events"].values()}
 
 
 def test_rights(tmp_path: Path) -> None:

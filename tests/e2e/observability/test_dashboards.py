@@ -111,9 +111,10 @@ def it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         ]
         given += flags(collector.url, "mode=opentelemetry")
         mesh = stack.enter_context(running(root / "models", root / "log", *given, executors=0))
-        # Gateway and scheduler share a process, and a page.
-        ports |= dict.fromkeys(("gateway", "scheduler"), mesh.metrics_port)
-        prometheus = make_prometheus(root / "prometheus", **ports)
+        # Gateway and scheduler share a process, and a page. The names of jobs are the reader's.
+        jobs = {"edge": mesh.metrics_port, "brain": mesh.metrics_port}
+        jobs |= {"workers": ports["executor"], "store": ports["cache"]}
+        prometheus = make_prometheus(root / "prometheus", **jobs)
         stack.enter_context(process(*prometheus.argv))
         until(prometheus.ready, "Prometheus")
         yield Watched(mesh, prometheus)
@@ -145,8 +146,9 @@ def test_every_panel_shows_something(it: Watched) -> None:
     assert {title for title, _ in empty} == DARK, empty
 
 
-def test_no_panel_names_a_job() -> None:
+def test_no_panel_or_rule_names_a_job() -> None:
     texts = [*panels(DASHBOARDS, MODEL)]
+    texts += [(path.name, path.read_text()) for path in (DEPLOY / "prometheus/rules").iterdir()]
     texts += [
         (each["name"], each["query"]["query"])
         for one in DASHBOARDS

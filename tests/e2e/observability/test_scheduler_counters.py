@@ -43,7 +43,7 @@ _SERIES = re.compile(r"^(\w+(?:\{[^}]*\})?) (\S+)$", re.MULTILINE)
 # Of a gateway's process, which nobody kills here, and of a scheduler's page alone.
 _OF_PROCESSES = ("process_", "python_")
 # They begin anew with another scheduler.
-_OF_SCHEDULERS = re.compile(r"\w+_duration_histogram_us")
+_OF_SCHEDULERS = re.compile(r"\w+_duration_histogram_us|nereid_scheduler_busy_seconds_total")
 
 
 def save_models(root: Path) -> Path:

@@ -101,25 +101,38 @@ def test_a_search_reports_and_leaves_the_server_as_it_was(mesh: Mesh, tmp_path: 
     assert code == 0, printed
     assert f" {number} measurements" in printed
     checkpoint = tmp_path / "checkpoints" / "doubler.jsonl"
-    code, again = _run("report", f"--checkpoint={checkpoint}", "-e", str(tmp_path / "again"))
-    assert code == 0, again
+    document = tmp_path / "again.json"
+    again = ("-e", str(tmp_path / "again"), f"--json={document}")
+    code, printed = _run("report", f"--checkpoint={checkpoint}", *again)
+    assert code == 0, printed
+    (job,) = json.loads(document.read_text())["jobs"]
+    assert job["is_finished"]
+    assert len(job["measurements"]) == number
+    assert job["winner"]["rate"] > 0
     assert (tmp_path / "again" / "reports" / "doubler.html").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_what_is_interrupted_restores_the_configuration(
+def test_what_is_interrupted_restores_the_configuration_and_reports_what_was_measured(
     mesh: Mesh, tmp_path: Path, number: signal.Signals
 ) -> None:
     before = _config(mesh)
-    flags = ("-m", "doubler", "-u", mesh.http, "-e", str(tmp_path), "--window=0.2")
+    flags = ("-m", "doubler", "-u", mesh.http, "-e", str(tmp_path), "--window=0.2", "--json")
     with subprocess.Popen(_argv(*flags), stdout=subprocess.PIPE, text=True) as process:
         # A candidate is loaded, and measured.
         until(lambda: _config(mesh)["max_batch_size"] != 16, "another configuration")
+        checkpoint = tmp_path / "checkpoints" / "doubler.jsonl"
+        until(lambda: checkpoint.exists() and checkpoint.read_text().count("\n") > 2, "a trial")
         process.send_signal(number)
-        process.communicate(timeout=60)
+        printed, _ = process.communicate(timeout=60)
     assert process.returncode == _INTERRUPTED
+    (job,) = json.loads(printed)["jobs"]
+    assert not job["is_finished"]
+    assert job["measurements"][0]["requests_per_s"] > 0
+    with (tmp_path / "results" / "metrics-model-inference.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == len(job["measurements"])
     assert _config(mesh) == before
-    lines = (tmp_path / "checkpoints" / "doubler.jsonl").read_text().splitlines()
+    lines = checkpoint.read_text().splitlines()
     assert json.loads(lines[0])["title"] == "doubler"
 
 

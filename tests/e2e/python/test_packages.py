@@ -1,8 +1,12 @@
 """Python models that bring their packages."""
 
+import hashlib
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
+from uv import find_uv_bin
 
 from tests.support.mesh.commands import say
 from tests.support.mesh.mesh import Mesh, has_ended, running, until
@@ -37,6 +41,23 @@ SCRIPT = """# /// script
 # requires-python = ">=3.9"
 # dependencies = ["alpha==2.0"]
 # ///
+"""
+_PYLOCK = 'lock-version = "1.0"\ncreated-by = "hand"\n'
+_PYLOCK_PACKAGE = """
+[[packages]]
+name = "{name}"
+version = "1.0"
+wheels = [{{ path = "wheels/{name}-1.0-py3-none-any.whl", hashes = {{ sha256 = "{digest}" }} }}]
+"""
+_PROJECT = """
+[project]
+name = "m"
+version = "0"
+requires-python = ">=3.11"
+dependencies = ["alpha"]
+[tool.uv]
+no-index = true
+find-links = ["{find_links}"]
 """
 # Notes that a build runs, and goes on for ever.
 ENDLESS = """
@@ -111,6 +132,36 @@ def test_versions_of_one_package_side_by_side(tmp_path: Path) -> None:
     names = {path.name for path in (tmp_path / "kept").iterdir()}
     assert names == {"environments", "locks"}
     assert len(list((tmp_path / "kept" / "environments").iterdir())) == 4
+
+
+def test_locks_of_uv(tmp_path: Path) -> None:
+    repository, wheels = tmp_path / "repository", tmp_path / "elsewhere"
+    save_wheels(wheels)
+    digests = {
+        name: hashlib.sha256((wheels / f"{name}-1.0-py3-none-any.whl").read_bytes()).hexdigest()
+        for name in ("alpha", "beta")
+    }
+    packages = "".join(_PYLOCK_PACKAGE.format(name=name, digest=digests[name]) for name in digests)
+    pylock = add_model(repository, "pylock")
+    (pylock / "pylock.toml").write_text(_PYLOCK + packages)
+    shutil.copytree(wheels, pylock / "wheels")
+    broken = add_model(repository, "broken")
+    (broken / "pylock.toml").write_text(_PYLOCK + packages.replace(digests["beta"], "0" * 64))
+    shutil.copytree(wheels, broken / "wheels")
+    # One is synchronised with the sources that its project names, one has a wheelhouse.
+    for name, find_links in (("project", wheels), ("packed", Path("wheels"))):
+        project = add_model(repository, name)
+        if name == "packed":
+            shutil.copytree(wheels, project / "wheels")
+        (project / "pyproject.toml").write_text(_PROJECT.format(find_links=find_links))
+        lock = [find_uv_bin(), "lock", "--quiet", "--resolution=lowest"]
+        subprocess.run(lock, cwd=project, check=True)
+    with running(
+        repository, tmp_path / "log", f"--model-environment-directory={tmp_path / 'kept'}"
+    ) as mesh:
+        for name in ("pylock", "project", "packed"):
+            assert say(mesh, "x", name).split()[:2] == ["1.0", "1.0"]
+        assert "Hash mismatch for `beta==1.0`" in mesh.index()["broken"]["reason"]
 
 
 def test_a_killed_build_leaves_nothing_half(

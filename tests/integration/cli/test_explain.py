@@ -1,4 +1,4 @@
-"""`nereid explain` over HTTP: how it asks, and what it does where it is not let."""
+"""`nereid explain` and `nereid doctor` over HTTP, also where they may not ask."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from nereid_explain import command
+from nereid_explain import command, doctor
 
 pytestmark = pytest.mark.slow
 
@@ -111,3 +111,60 @@ def test_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
         pass
     assert command.main(["m", f"--url={address}"]) == 2
     assert "cannot be asked" in capsys.readouterr().err
+
+
+_TWO = json.dumps(
+    [{"name": "m", "version": number, "state": "READY", "reason": ""} for number in "12"]
+)
+
+
+def test_a_mesh_without_requests_is_healthy(capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(_PAGES, key="k") as address:
+        flags = [f"-u={address}", f"--metrics-url={address}", "-H=X-Key: k", "--seconds=0.01"]
+        assert doctor.main([*flags, "-v"]) == 0
+        shown = capsys.readouterr()
+    assert shown.out == "1 version had no requests in these 0.0 s\n"
+    assert f"nereid doctor: GET http://{address}/metrics" in shown.err
+    # What has no requests is not asked for its configuration.
+    assert "/config" not in shown.err
+
+
+def test_versions_are_named_where_there_are_several(capsys: pytest.CaptureFixture[str]) -> None:
+    pages = {**_PAGES, "/v2/repository/index": _TWO}
+    with serving(pages) as address:
+        flags = [f"-u={address}", f"--metrics-url={address}", "--seconds=0.01"]
+        assert doctor.main(flags) == 1
+        text = capsys.readouterr().out
+        assert doctor.main([*flags, "--json", "-m=m"]) == 1
+        document = json.loads(capsys.readouterr().out)
+    assert "m version 2: no instance is ready, 1 executors have joined" in text
+    assert (document["format"], document["findings"]) == ("nereid.doctor/1", True)
+    assert [len(each["diagnoses"]) for each in document["versions"]] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("pages", "key", "flags", "text"),
+    [
+        (_PAGES, "", ["-m=mm"], "has a model 'mm': did you mean 'm'?"),
+        (_PAGES, "", ["-m=m", "-m=unlike"], "has a model 'unlike'\n"),
+        (_PAGES, "k", [], "is the HTTP port of this server"),
+        ({**_PAGES, "/v2/repository/index": "{"}, "", [], "is no JSON"),
+        ({}, "", [], "is the HTTP port of this server"),
+    ],
+    ids=["another model", "no such model", "refused", "no JSON", "no metrics"],
+)
+def test_a_mesh_that_cannot_be_diagnosed(
+    pages: dict[str, str], key: str, flags: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(pages, key) as address:
+        server = [f"-u={address}", f"--metrics-url={address}/metrics"]
+        assert doctor.main([*server, "--seconds=0.01", *flags]) == 2
+    assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf"])
+def test_a_window_without_a_length(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        doctor.main([f"--seconds={seconds}"])
+    assert refused.value.code == 2
+    assert "--seconds: expected more than 0" in capsys.readouterr().err

@@ -39,9 +39,9 @@ def hooks(values: Object) -> list[Object]:
     return _objects(values, RELEASE, NAMESPACE, CHART, hooks=True)
 
 
-def notes(values: Object) -> str:
+def notes(values: Object, release: str = RELEASE, *, namespace: str = NAMESPACE) -> str:
     """Return what Helm prints after an installation."""
-    return _files(json.dumps(values), RELEASE, NAMESPACE, CHART)["nereid/templates/NOTES.txt"]
+    return _files(json.dumps(values), release, namespace, CHART)["nereid/templates/NOTES.txt"]
 
 
 def _objects(

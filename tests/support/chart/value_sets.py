@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import yaml
+
+from tests.support.pages import blocks
+
 _MODELS: Final = {
     "volumes": [
         {"mountPath": "/models", "source": {"persistentVolumeClaim": {"claimName": "models"}}}
@@ -25,6 +29,12 @@ def _with_models(**values: Any) -> dict[str, Any]:
         **values,
         "modelRepository": {**_MODELS, **values.get("modelRepository", {})},
     }
+
+
+def _recipe() -> Any:
+    """The values that docs/recipes/kubernetes-s3.md has its readers copy."""
+    (text,) = [text for language, text in blocks("kubernetes-s3") if language == "yaml"]
+    return yaml.safe_load(text)
 
 
 def _sidecar(name: str, volume: str = "tmp") -> dict[str, Any]:
@@ -140,6 +150,7 @@ VALUE_SETS: Final[dict[str, dict[str, Any]]] = {
         },
         "networkPolicy": {"repositoryEgress": [{"ports": [{"port": 443}]}]},
     },
+    "the recipe for S3": _recipe(),
     "mTLS by cert-manager": _with_models(mesh={"tls": {"mode": "certManager"}}),
     "mTLS by the company's issuer": _with_models(
         mesh={

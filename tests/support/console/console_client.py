@@ -14,12 +14,13 @@ _LIMIT_S = 20
 
 
 class ConsoleClient:
-    """One stream. events: what has come, by kind."""
+    """One stream. events: what has come, by kind. sizes: the bytes of each."""
 
     def __init__(self, response: http.client.HTTPResponse) -> None:
         self._response = response
         self.document: dict[str, Any] = {}
         self.events: list[str] = []
+        self.sizes: list[int] = []
 
     def read_event(self) -> dict[str, Any]:
         """The document once the next event has come.
@@ -34,6 +35,7 @@ class ConsoleClient:
                 event = text
             elif name == "data":
                 self.events.append(event)
+                self.sizes.append(len(line))
                 data = json.loads(text)
                 self.document = data if event == "snapshot" else patched(self.document, data)
                 return self.document

@@ -142,7 +142,7 @@ class Mesh:
             counts[name] = int(stats.get(name, 0))
         return counts
 
-    def await_settled(self, instances: int = 1) -> None:
+    def await_settled(self, instances: int = 1, limit_s: float = START_S) -> None:
         """Until no model is loading and so many executors serve."""
 
         def settled() -> bool:
@@ -153,7 +153,7 @@ class Mesh:
                 return bool(states) and "LOADING" not in states
             return False
 
-        until(settled, f"the mesh to settle; its log: {self.log}")
+        until(settled, f"the mesh to settle; its log: {self.log}", limit_s)
         until(lambda: len(self.children(_EXECUTOR)) >= instances, "the executors")
 
     def greeting(self) -> str:
@@ -210,10 +210,12 @@ def _is_stopped(pid: int) -> bool:
 
 
 @contextlib.contextmanager
-def running(repository: Path | str, log: Path, *flags: str, executors: int = 1) -> Iterator[Mesh]:
+def running(
+    repository: Path | str, log: Path, *flags: str, executors: int = 1, start_s: float = START_S
+) -> Iterator[Mesh]:
     mesh = Mesh(repository, log, f"--executors={executors}", *flags)
     try:
-        mesh.await_settled(executors)
+        mesh.await_settled(executors, start_s)
         yield mesh
     finally:
         if mesh.process.poll() is None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from nereid.core.errors import Internal, NereidError
+from nereid.timeline.event_log import EventLog
 from nereid_scheduler.control.outcomes import ask_for
 from nereid_scheduler.control.reconciler.reconciler import Reconciler, Sources
 from nereid_scheduler.control.residency.on_demand import OnDemandLoads
@@ -53,6 +54,8 @@ class FakeLoader:
         self.sessions: list[Any] = []
         # Versions that were moved to other executors, and where to.
         self.moved: list[tuple[str, frozenset[str]]] = []
+        self.events = EventLog()
+        self.record_event = self.events.record
 
     def load(self, served: ServedVersion) -> None:
         served.life.await_executor()

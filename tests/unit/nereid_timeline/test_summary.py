@@ -52,13 +52,10 @@ def statement(summary: Summary, code: str) -> Statement:
         Load(rate=5),
         Load(rate=50),
         Load(rate=2000),
-        # More than it can serve: it is busy, and that is no problem of its settings.
-        Load(rate=4000, executors=("e0", "e1")),
         Load(rate=300, burst=10),
         Load(rate=100, noise=3.0),
         Load(rate=1000, delay=1 * MS),
         Load(rate=100, delay=3 * MS, compute=lambda size: 10 * MS + size * MS),
-        Load(rate=3000, max_batch=64, compute=lambda size: size * MS),
         Load(rate=500, compute=lambda size: 50 * US, copy_in=200 * US),
         Load(rate=20, copy_in=10 * MS, compute=lambda size: 20 * MS),
         Load(rate=20, compute=lambda size: 400 * MS),
@@ -103,7 +100,12 @@ def test_no_healthy_load_has_a_problem(**given_: Any) -> None:
         delay=int(base * given_["delay_share"]),
         noise=given_["noise"],
     )
-    assert problems(said(load, seconds=2, seed=given_["seed"])) == []
+    summary = said(load, seconds=2, seed=given_["seed"])
+    if problems(summary) == ["saturated"]:
+        # More requests than it can serve are no healthy load.
+        assert statement(summary, "saturated").figures["busy"] > 0.9
+    else:
+        assert problems(summary) == []
 
 
 # ---- one problem each, beside a model without
@@ -195,6 +197,32 @@ def test_a_delay_too_long(rate: float, delay: int) -> None:
     assert found.figures["model"] == "m"
     reasons = statement(summary, "idle").figures["reasons"]
     assert reasons["waiting for delay"] > 0.05
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        Load(rate=4000),
+        Load(rate=3000, max_batch=64, compute=lambda size: size * MS),
+        Load(rate=400, max_batch=1),
+    ],
+    ids=["batches", "large batches", "no batches"],
+)
+def test_more_requests_than_it_can_serve(load: Load) -> None:
+    summary = said(load, Load("other"))
+    assert problems(summary) == ["saturated"]
+    figures = statement(summary, "saturated").figures
+    assert (figures["model"], figures["instances"]) == ("m", 1)
+    assert figures["busy"] > 0.95
+    assert figures["share"] > 0.5
+
+
+def test_p99_of_each_model_the_largest_first() -> None:
+    summary = said(Load("fast"), Load("slow", rate=50, compute=lambda size: 30 * MS))
+    first, second = (each.figures for each in summary.statements if each.code == "p99-of-model")
+    assert (first["model"], second["model"]) == ("slow", "fast")
+    assert first["p99_ms"] > first["p50_ms"] > 30 > second["p99_ms"] > 2
+    assert 200 < first["requests"] < 300
 
 
 @pytest.mark.parametrize("rate", [10, 50, 200])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import uvloop
 
 from nereid.config.flags import boolean, flag, integer, own_port
-from nereid.config.settings_reader import read_shared_settings
+from nereid.config.settings_reader import read_shared_settings, settings_parser
 from nereid.core.terminal import print_error
 from nereid_perf.endpoint import TlsSettings
 from nereid_perf.mock.model import MockModel
@@ -19,6 +19,7 @@ from nereid_perf.mock.server import MockServer
 from nereid_perf.mock.service_times import ServiceTimes, Stalls
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
 _PROGRAM: Final = "nereid perf mock"
@@ -68,6 +69,11 @@ class MockSettings:
         if self.stall_every and self.stall_every <= self.stall_for:
             return ["--stall-every: expected more than --stall-for"]
         return []
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the command's flags, for shell completion."""
+    return settings_parser((MockSettings,), _PROGRAM)
 
 
 def main(argv: Sequence[str]) -> int:

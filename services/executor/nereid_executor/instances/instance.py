@@ -183,7 +183,7 @@ class Instance:
     def _record_event(self, what: str, detail: str = "", *, from_ns: int = 0) -> None:
         timeline = self._context.timeline
         if timeline is not None:
-            timeline.recorder.record_event(what, self.spec.name, detail, from_ns=from_ns)
+            timeline.recorder.events.record(what, self.spec.name, detail, from_ns=from_ns)
 
     def _load_key(self) -> Hashable:
         """Return a key that equal loads share: the same files, configuration and device."""

@@ -12,7 +12,7 @@ from nereid.observability import metrics
 from nereid.pb import nereid_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from nereid.observability.metrics_page import Page
     from nereid_executor.instances.instance import Instance
@@ -25,8 +25,14 @@ Readings = tuple[int, int]
 class UsageReader:
     """Reads the usage since the last reading. One thread at a time may use it."""
 
-    def __init__(self, gpu_uuids: Sequence[str], proc: Path = Path("/proc")) -> None:
+    def __init__(
+        self,
+        gpu_uuids: Sequence[str],
+        proc: Path = Path("/proc"),
+        groups: Path = Path("/sys/fs/cgroup"),
+    ) -> None:
         self._proc = proc
+        self._groups = groups
         self._gpu_uuids = gpu_uuids
         self._times = self._read(processor_times, "stat", (0, 0))
         self._nvml: Any = None
@@ -35,11 +41,14 @@ class UsageReader:
         """Return the usage of the machine since the last call."""
         before, self._times = self._times, self._read(processor_times, "stat", self._times)
         total, used = self._read(memory_bytes, "meminfo", (0, 0))
+        periods, throttled = self._read_throttling()
         return pb.DeviceUsage(
             cpu_utilization=utilization(before, self._times),
             memory_total_bytes=total,
             memory_used_bytes=used,
             gpus=self._read_gpus(),
+            cpu_periods=periods,
+            throttled_cpu_periods=throttled,
         )
 
     def _read(self, parse: Callable[[str], Readings], name: str, otherwise: Readings) -> Readings:
@@ -47,6 +56,21 @@ class UsageReader:
             return parse((self._proc / name).read_text())
         except (OSError, ValueError, KeyError, IndexError):
             return otherwise
+
+    def _read_throttling(self) -> Readings:
+        """Return the periods of this process's CPU limit, and those in which it was stopped."""
+        try:
+            lines = (self._proc / "self/cgroup").read_text().splitlines()
+        except OSError:
+            return 0, 0
+        for path in cpu_groups(lines):
+            # In a container, the file may have the group's path as its host sees it.
+            for folder in (path, *path.parents):
+                try:
+                    return throttled_periods((self._groups / folder / "cpu.stat").read_text())
+                except (OSError, ValueError, KeyError):
+                    continue
+        return 0, 0
 
     def _read_gpus(self) -> list[pb.GpuUsage]:
         if not self._gpu_uuids:
@@ -77,6 +101,23 @@ def memory_bytes(meminfo: str) -> Readings:
         for name, _, rest in (line.partition(":") for line in meminfo.splitlines())
     }
     return sizes["MemTotal"], sizes["MemTotal"] - sizes["MemAvailable"]
+
+
+def cpu_groups(lines: Iterable[str]) -> Iterator[Path]:
+    """Yield the groups that may limit processors, from the lines of /proc/self/cgroup."""
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            # Version 2: all controllers have the same groups.
+            yield Path(path.lstrip("/"))
+        elif "cpu" in controllers.split(","):
+            yield Path(controllers) / path.lstrip("/")
+
+
+def throttled_periods(stat: str) -> Readings:
+    """Return all periods and the throttled ones from the text of cpu.stat; may raise KeyError."""
+    fields = dict(line.split() for line in stat.splitlines())
+    return int(fields["nr_periods"]), int(fields["nr_throttled"])
 
 
 def utilization(before: Readings, now: Readings) -> float:

@@ -62,6 +62,15 @@ LOAD: Final = Method(
     is_control=True,
     survives_disconnect=True,
 )
+UNLOAD: Final = Method(
+    "RepositoryModelUnload",
+    "model-repository",
+    "GrpcFront.unload",
+    MethodKind.CONTROL_CALL,
+    model_field="model_name",
+    is_control=True,
+    survives_disconnect=True,
+)
 METHODS: Final = (
     Method("ModelInfer", "inference", "GrpcFront.infer", MethodKind.INFER),
     Method("ModelStreamInfer", "inference", "GrpcFront.stream_infer", MethodKind.STREAM),
@@ -75,13 +84,7 @@ METHODS: Final = (
     Method("ModelStatistics", "statistics", model_field="name"),
     Method("RepositoryIndex", "model-repository"),
     LOAD,
-    Method(
-        "RepositoryModelUnload",
-        "model-repository",
-        model_field="model_name",
-        is_control=True,
-        survives_disconnect=True,
-    ),
+    UNLOAD,
     Method("TraceSetting", "trace", model_field="model_name", is_control=True),
     Method("LogSettings", "logging", is_control=True),
     Method("SystemSharedMemoryStatus", "shared-memory", "SharedMemoryMethods.system_status"),

@@ -272,6 +272,8 @@ ENDPOINTS: Final = (
     _text_endpoint("OpenAiTokens.tokenize", "/v1/tokenize", "/tokenize"),
     _text_endpoint("OpenAiTokens.detokenize", "/v1/detokenize", "/detokenize"),
     _text_endpoint("OpenAiTokens.decode", "/decode"),
+    _text_endpoint("OpenAiDecisions.decide", "/v1/decisions"),
+    _text_endpoint("OpenAiDecisions.system_one", "/v1/systemone"),
 )
 
 # A name extends to the next slash or to the end. The pattern is possessive, so it never backtracks.

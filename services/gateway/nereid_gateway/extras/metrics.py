@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from nereid_gateway.core.kept_counts import KeptCounts
     from nereid_gateway.fronts.grpc.front import GrpcFront
     from nereid_gateway.guards.auth.access import AccessControl
+    from nereid_gateway.plane.access_log import AccessLog
     from nereid_gateway.plane.control.control import Control
+    from nereid_gateway.plane.decoding.large_texts import LargeTexts
     from nereid_gateway.server.call import HttpCall
     from nereid_gateway.server.ordered_responses import Dispatch
     from nereid_gateway.server.server import HttpServer
@@ -62,9 +64,11 @@ class GatewayMetrics:
         router: Router,
         access: AccessControl | None = None,
         *,
+        large_texts: LargeTexts,
         kept: KeptCounts | None = None,
         grpc_connections: Callable[[], int | None] = lambda: None,
         write_texts: Callable[[Page], None] | None = None,
+        access_log: AccessLog | None = None,
     ) -> None:
         """kept: counts of earlier processes of a group's gateway.
 
@@ -72,7 +76,9 @@ class GatewayMetrics:
         """
         self._write_texts = write_texts
         self._kept = kept
+        self._large_texts = large_texts
         self._grpc_connections = grpc_connections
+        self._access_log = access_log
         self._http = http
         self._grpc = grpc
         self._router = router
@@ -95,6 +101,12 @@ class GatewayMetrics:
         if grpc_connections is not None:
             page.add_value(metrics.GATEWAY_GRPC_CONNECTIONS, grpc_connections)
         page.add_value(metrics.GATEWAY_LINKED, self._router.links_up)
+        if self._access_log is not None:
+            page.add_value(metrics.ACCESS_LOG_DROPPED, self._access_log.dropped)
+        for model, times in self._large_texts.by_model.items():
+            labels = {"model": model}
+            page.add_value(metrics.GATEWAY_LARGE_TEXTS, times.count, labels)
+            page.add_value(metrics.GATEWAY_LARGE_TEXT_SECONDS, times.ns / 1e9, labels)
         if self._access is not None:
             refusals = self._access.refusals.counts.items()
             by_reason = {reason.value: count for reason, count in refusals}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -23,19 +25,38 @@ _log = logging.getLogger(__name__)
 
 STANDARD_OUTPUT: Final = "-"
 _MAX_TEXT: Final = 1000
+_MAX_QUEUED: Final = 8192
+_CLOSE_TIMEOUT_S: Final = 2.0
+_WARNING_INTERVAL_S: Final = 60.0
 _APPEND: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
 
 class AccessLog:
-    """Writes lines about requests that have ended."""
+    """Queues lines about requests that have ended, which a thread writes.
 
-    def __init__(self, path: str, rate: int) -> None:
+    A pipe whose reader is slow, or a disk that hangs, blocks the thread alone: meanwhile lines are
+    queued, and dropped once the queue is full. Call close() once.
+    """
+
+    def __init__(self, path: str, rate: int, max_queued: int = _MAX_QUEUED) -> None:
         """Append to the file at this path, "-" for standard output, one of `rate` requests."""
         # One write per line: the gateways of a group append to one file.
         self._file = 1 if path == STANDARD_OUTPUT else os.open(path, _APPEND, 0o644)
         self._rate = rate
         self._count = 0
-        self._failed = False
+        self._max_queued = max_queued
+        # Each is counted by one thread.
+        self._refused = 0
+        self._unwritten = 0
+        self._next_warning_s = 0.0
+        self._queue: SimpleQueue[bytes | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._write_lines, name="access log", daemon=True)
+        self._thread.start()
+
+    @property
+    def dropped(self) -> int:
+        """Number of lines that the file did not take, or not in time."""
+        return self._refused + self._unwritten
 
     def chooses(self) -> bool:
         """Return whether the next request is logged."""
@@ -43,16 +64,36 @@ class AccessLog:
         return (self._count - 1) % self._rate == 0
 
     def add_record(self, record: RequestRecord) -> None:
-        """Write the line of a request that has ended."""
-        try:
-            os.write(self._file, orjson.dumps(_line(record)) + b"\n")
-        except OSError as error:
-            # A full disk must not fail requests, or fill another log.
-            if not self._failed:
-                _log.warning("the access log cannot be written: %s", error)
-            self._failed = True
-        else:
-            self._failed = False
+        """Queue the line of a request that has ended; drop it if the queue is full."""
+        if self._queue.qsize() < self._max_queued:
+            self._queue.put(orjson.dumps(_line(record)) + b"\n")
+            return
+        self._refused += 1
+        now_s = time.monotonic()
+        if now_s >= self._next_warning_s:
+            self._next_warning_s = now_s + _WARNING_INTERVAL_S
+            _log.warning("access log: its file is written too slowly; dropped=%d", self.dropped)
+
+    def close(self) -> None:
+        """Write the queued lines, for a bounded time, and end the thread."""
+        self._queue.put(None)
+        self._thread.join(_CLOSE_TIMEOUT_S)
+
+    def _write_lines(self) -> None:
+        failed = False
+        while (line := self._queue.get()) is not None:
+            try:
+                os.write(self._file, line)
+            except OSError as error:
+                # A full disk must not fill another log.
+                if not failed:
+                    _log.warning("the access log cannot be written: %s", error)
+                failed = True
+                self._unwritten += 1
+            else:
+                failed = False
+        if self._file != 1:
+            os.close(self._file)
 
 
 def _line(record: RequestRecord) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from nereid_gateway.plane.timeline import NO_TIMELINE
 
 if TYPE_CHECKING:
     from nereid_gateway.core.infer_step import Infer
+    from nereid_gateway.plane.access_log import AccessLog
     from nereid_gateway.plane.control.control import Control
     from nereid_gateway.plane.decoding.pool import DecoderPool
     from nereid_gateway.plane.slow_requests import SlowRequests
@@ -53,6 +54,7 @@ class InferChain(NamedTuple):
     slow_requests: SlowRequests | None = None
     # True if fronts have to make a record of each request, not only of timed ones.
     records_all: bool = False
+    access_log: AccessLog | None = None
 
 
 class DataPlane:

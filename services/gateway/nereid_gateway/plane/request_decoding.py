@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nereid.core.errors import Internal, NereidError
 from nereid.core.wire.messages import ErrorStatus
+from nereid.pb import kserve_pb2
 from nereid_gateway.core.client_request import ClientRequest
 from nereid_gateway.core.tensors import string_elements
 from nereid_gateway.core.tensors.tensor_memory import tensor_bytes
+from nereid_gateway.plane.decoding.large_texts import LargeTexts
 from nereid_gateway.plane.decoding.limits import LARGE_BYTES, SMALL_BYTES
 from nereid_gateway.plane.decoding.turns import LoopTurns
 
@@ -118,6 +121,7 @@ class RequestDecoding:
         self._regions = regions
         self._decoders = decoders
         self._turns = LoopTurns()
+        self.large_texts = LargeTexts()
 
     def decode_now(self, message: InferMessage) -> ClientRequest | None:
         """Return the request in a message, or None if it needs a step of decode() that waits.
@@ -152,6 +156,7 @@ class RequestDecoding:
 
         Raises Internal if the message cannot be parsed, and the error of client.hold().
         """
+        began_ns = monotonic_ns()
         run_job = self._decoders.for_peer(client.peer)
         text_bytes = message.text_bytes
         try:
@@ -162,6 +167,8 @@ class RequestDecoding:
                 if refusal is not None:
                     return _refused(message, refusal)
                 request, checked = message.decoded = await message.decode_in_process(run_job)
+                named = kserve_pb2.ModelInferRequest.FromString(message.naming_head)
+                self.large_texts.record(named.model_name, monotonic_ns() - began_ns)
             else:
                 if text_bytes > SMALL_BYTES:
                     await self._turns.wait(client.peer, text_bytes)

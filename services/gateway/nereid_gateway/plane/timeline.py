@@ -54,7 +54,7 @@ class GatewayTimeline:
 
     def record_lost_link(self, scheduler: str) -> None:
         """Record that the link to a scheduler broke."""
-        self.recorder.record_event("link lost", scheduler)
+        self.recorder.events.record("link lost", scheduler)
 
     async def start(self) -> None:
         """Serve this gateway's records to its group. Raises OSError if binding fails."""

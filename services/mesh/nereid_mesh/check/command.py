@@ -29,6 +29,7 @@ from nereid_mesh.check.directories import (
     repository_findings,
     version_findings,
 )
+from nereid_mesh.check.failed_steps import fail_with_steps
 from nereid_mesh.check.model_reader import NOT_RUN, ModelReader
 from nereid_mesh.check.rehearsal import RehearsalRules, rehearse
 from nereid_mesh.check.report import json_report, text_report
@@ -73,7 +74,7 @@ checked. With --json the output is one document, which docs/model-authors/check.
 
 def main(argv: Sequence[str]) -> int:
     """Check the repositories, print the report, and return the exit code."""
-    parser = _parser()
+    parser = make_parser()
     given = parser.parse_args(argv)
     paths = [*given.path, *given.model_repository]
     if not paths:
@@ -101,6 +102,7 @@ def main(argv: Sequence[str]) -> int:
         of_repositories = [finding for path in paths for finding in repository_findings(Path(path))]
         for model in models:
             _add_findings(model, repositories, reader)
+        fail_with_steps(models)
     except OSError as error:
         print_error(_PROGRAM, f"a model repository cannot be read: {error}")
         return 2
@@ -199,7 +201,8 @@ def _gpu_list(text: str) -> str:
     return text
 
 
-def _parser() -> CommandParser:
+def make_parser() -> CommandParser:
+    """Return the command's flags."""
     parser = CommandParser(_PROGRAM, _DESCRIPTION, _EPILOG)
     add = parser.add_argument
     add("path", nargs="*", help="a model repository; there may be several")

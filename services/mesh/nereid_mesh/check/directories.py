@@ -13,6 +13,7 @@ from nereid.core.files.model_folders import LOST_AND_FOUND, may_be_model
 from nereid.core.files.regular_files import read_regular_file
 from nereid.core.known_backends import ENSEMBLE_PLATFORM, KNOWN_BACKENDS, PYTHON
 from nereid.facts.findings import Finding, Severity
+from nereid.text.decision_reading import MANIFESTS
 from nereid_executor.backends.python.packages.requests import (
     REQUIREMENTS,
     RequestError,
@@ -135,7 +136,8 @@ def _config_name(files: Sequence[str]) -> Iterator[Finding]:
 
 
 def _no_export(files: Sequence[str]) -> Iterator[Finding]:
-    marks = [name for name in EXPORT_MARKS if name in files]
+    # The load reports an error about packages.
+    marks = [name for name in EXPORT_MARKS if name in files and name not in MANIFESTS]
     if marks and CONFIG_FILE not in files and "model.onnx" not in files:
         yield Finding(
             Severity.WARNING,

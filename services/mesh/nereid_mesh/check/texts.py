@@ -8,9 +8,12 @@ from nereid.core.errors import InvalidArgument
 from nereid.core.tensors.datatypes import NAME_OF_CONFIG_NUMBER
 from nereid.facts.findings import Finding, Severity
 from nereid.text import read_mapping
+from nereid.text.decision_reading import MANIFESTS
+from nereid.text.decisions import MarkerRows
 from nereid.text.export_batching import padding_of
 from nereid.text.files import TOKENIZER, TOKENIZERS
 from nereid.text.tensors import IDS, USUAL_INPUTS
+from nereid_mesh.check.packages import package_findings
 from nereid_scheduler.control.repository.model_folder import LocalFolder
 from nereid_scheduler.core.models.text_files import find_text_files
 
@@ -34,10 +37,13 @@ def text_findings(path: Path, place: str, config: ModelConfig) -> Iterator[Findi
     config: completed. place: folder of the version, below the model's folder at `path`.
     """
     folder = LocalFolder(path)
+    found = find_text_files(place, folder.has_file)
+    for name in MANIFESTS:
+        if name in found:
+            yield from package_findings(path / found[name])
     try:
         files = {
-            name: b"" if name in TOKENIZERS else folder.read(file)
-            for name, file in find_text_files(place, folder.has_file).items()
+            name: b"" if name in TOKENIZERS else folder.read(file) for name, file in found.items()
         }
         mapping = read_mapping(config, files)
     except OSError as error:
@@ -74,6 +80,9 @@ def _summary(mapping: TextMapping) -> str:
         parts.append(f"pooling {mapping.pooling}")
     if mapping.normalizes:
         parts.append("normalized")
+    if mapping.decisions is not None:
+        per = "question" if isinstance(mapping.decisions.rows, MarkerRows) else "option"
+        parts.append(f"a row for each {per}")
     if mapping.labels:
         names = ", ".join(mapping.labels[:4]) + (", ..." if len(mapping.labels) > 4 else "")
         parts.append(f"{len(mapping.labels)} labels by {mapping.activation} ({names})")

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 SUMMARY: Final = "make an API key for --auth-config"
 
 
-def main(argv: Sequence[str]) -> int:
-    """Print the key to standard error, and the entry without the key to standard output."""
+def make_parser() -> CommandParser:
+    """Return the command's flags."""
     parser = CommandParser(
         "nereid api-key",
         "Print a random API key (on standard error) and its entry for --auth-config"
@@ -31,6 +31,12 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--of-stdin", action="store_true", help="read the key from standard input instead"
     )
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the key to standard error, and the entry without the key to standard output."""
+    parser = make_parser()
     given = parser.parse_args(argv)
     if given.of_stdin:
         key = sys.stdin.readline().strip()

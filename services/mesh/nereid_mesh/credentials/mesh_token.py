@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from nereid.config.flags import Topic, choice, flag
 from nereid.config.inherited_secrets import read_environ
-from nereid.config.settings_reader import read_settings
+from nereid.config.settings_reader import read_settings, settings_parser
 from nereid.mesh_auth.roles import Role
 from nereid.mesh_auth.settings import MeshAccessSettings
 from nereid.mesh_auth.tokens import new_token
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
 SUMMARY: Final = "make the secret that the services of a mesh share"
@@ -38,6 +39,11 @@ class MeshTokenSettings(MeshAccessSettings):
         if self.role is not None and not errors and self.read_mesh_token() is None:
             errors.append("--role needs the mesh's token: --mesh-token-file or NEREID_MESH_TOKEN")
         return errors
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the command's flags, for shell completion."""
+    return settings_parser((MeshTokenSettings,), _PROGRAM)
 
 
 def main(argv: Sequence[str]) -> int:

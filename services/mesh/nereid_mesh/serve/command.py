@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from nereid_mesh.serve.early_start import start_likely_programs
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
     from types import FrameType
 
@@ -31,6 +32,13 @@ _REQUIRED = ("blake3", "httptools", "numpy")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # This is enough for the files and sockets of a mesh with a handful of clients.
 _MIN_DESCRIPTORS = 256
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the command's flags, for shell completion."""
+    from nereid_mesh.serve.planning import make_parser  # noqa: PLC0415 - imports all settings
+
+    return make_parser()
 
 
 def main(argv: Sequence[str]) -> int:

@@ -20,21 +20,36 @@ _BY_JOIN: Final = {
     "scheduler": (JOINED, EXECUTOR),
 }
 _COUNTS: Final = ("executors", "gateways", "schedulers")
-_HELP: Final = frozenset({"-h", "--help", "--help-all"})
+# These print and exit.
+_PRINTS: Final = frozenset({"-h", "--help", "--help-all", "--print-config"})
 
 
 def likely_programs(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the likely processes' modules, from the flags of `nereid serve`."""
-    if _HELP & set(argv):
+    if _PRINTS & set(argv):
         return ()
-    if any(_value(argv, environ, name) not in ("", "1") for name in _COUNTS):
+    file = _value(argv, environ, {}, "config")
+    table = _table(file) if file else {}
+    if any(_value(argv, environ, table, name) not in ("", "1") for name in _COUNTS):
         # A standby keeps its argv, so `ps` could not tell several processes of a module apart.
         return ()
-    return _BY_JOIN.get(_value(argv, environ, "join") or "auto", ())
+    return _BY_JOIN.get(_value(argv, environ, table, "join") or "auto", ())
 
 
-def _value(argv: Sequence[str], environ: Mapping[str, str], name: str) -> str:
-    value = environ.get(f"NEREID_{name.upper()}", "")
+def _table(file: str) -> Mapping[str, object]:
+    from nereid.config.config_file import load  # noqa: PLC0415 - few command lines name a file
+
+    try:
+        return load(file)
+    except ValueError:
+        # The plan reports it.
+        return {}
+
+
+def _value(
+    argv: Sequence[str], environ: Mapping[str, str], table: Mapping[str, object], name: str
+) -> str:
+    value = environ.get(f"NEREID_{name.upper()}", str(table.get(name, "")))
     for text, following in zip_longest(argv, argv[1:], fillvalue=""):
         flag, equals, given = text.partition("=")
         if flag == f"--{name}":

@@ -13,7 +13,7 @@ from nereid import rpc
 from nereid.core.terminal import escape_controls
 from nereid.rpc.net.address import authority_of, unix_path
 from nereid.rpc.net.backoff import Backoff, BackoffOptions
-from nereid.text.mapping import CLASSIFY, EMBED, RANK
+from nereid.text.mapping import CLASSIFY, DECIDE, EMBED, RANK
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -25,11 +25,13 @@ _MAX_EXAMPLE_LENGTH = 1024
 # Number of elements that are assumed for a variable dimension of a response.
 _VARIABLE_DIM = 100
 _TEXT = "A mesh of small services."
+_QUESTION = {"type": "predicate", "instructions": "It is about software."}
 # Paths and bodies of OpenAI's API, by task.
 _TEXT_BODIES: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     EMBED: ("embeddings", {"input": _TEXT}),
     RANK: ("rerank", {"query": "What is a mesh?", "documents": [_TEXT, "It rains."]}),
     CLASSIFY: ("classify", {"input": _TEXT}),
+    DECIDE: ("decisions", {"input": _TEXT, "questions": [_QUESTION]}),
 }
 
 
@@ -78,10 +80,8 @@ class ClientAccess(NamedTuple):
         return "https://" if self.https else "http://"
 
 
-async def greet(addresses: Mapping[str, str], mesh: Models, access: ClientAccess) -> None:
-    """Wait until no model is loading any more, then print the greeting."""
-    if "http" not in addresses:
-        return
+async def loaded_models(mesh: Models) -> list[dict[str, Any]]:
+    """Wait until no model is loading any more, and return an entry for each version."""
     backoff = Backoff(_PAUSES)
     while True:
         try:
@@ -89,8 +89,14 @@ async def greet(addresses: Mapping[str, str], mesh: Models, access: ClientAccess
         except rpc.RpcError:
             models = None
         if models is not None and not any(model.get("state") == "LOADING" for model in models):
-            break
+            return models
         await asyncio.sleep(backoff.next_delay_s())
+
+
+async def greet(
+    models: list[dict[str, Any]], addresses: Mapping[str, str], mesh: Models, access: ClientAccess
+) -> None:
+    """Print the greeting of a mesh with an HTTP port."""
     print(_table(models), end="\n\n")
     _print_addresses(addresses, access)
     # A ready model with a reason is not in memory; describing it would load it.

@@ -14,6 +14,7 @@ from nereid.process.gateway_group import group_environ
 from nereid.process.inherited_ports import ports_environ
 from nereid.rpc.net.dialing import connect
 from nereid.rpc.net.shared_ports import SharedPorts
+from nereid_mesh.serve.service_manager import READY, STOPPING, ServiceManager
 from nereid_mesh.serve.supervisor import Supervisor
 
 if TYPE_CHECKING:
@@ -138,23 +139,26 @@ class _HeldPorts:
 async def _supervise(
     plan: Plan, held_ports: _HeldPorts, standbys: Mapping[str, StandbyProcess]
 ) -> int:
+    # Before the children get the environment.
+    manager = ServiceManager()
     supervisor = Supervisor(plan.children, plan.supervision, held_ports.on_ended, standbys)
 
     def stop() -> None:
+        manager.notify(STOPPING)
         held_ports.close()
         supervisor.stop()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    greeter = asyncio.create_task(_greet(plan))
+    greeter = asyncio.create_task(_greet(plan, manager))
     code = await supervisor.run()
     greeter.cancel()
     await asyncio.gather(greeter, return_exceptions=True)
     return code
 
 
-async def _greet(plan: Plan) -> None:
+async def _greet(plan: Plan, manager: ServiceManager) -> None:
     addresses = plan.addresses
     address = addresses.get("http")
     if address is not None and not plan.https:
@@ -162,12 +166,15 @@ async def _greet(plan: Plan) -> None:
         # The first models are loading at this time.
         await asyncio.sleep(_GREETING_PAUSE_S)
     # This takes a third of the time of all other imports, so the services import first.
-    from nereid_mesh.serve.greeting import ClientAccess, greet  # noqa: PLC0415
+    from nereid_mesh.serve.greeting import ClientAccess, greet, loaded_models  # noqa: PLC0415
     from nereid_mesh.serve.mesh_models import MeshModels  # noqa: PLC0415
 
     access = ClientAccess(plan.https, plan.needs_key, plan.console, plan.openai)
     async with MeshModels(plan.scheduler, plan.credentials) as mesh:
-        await greet(addresses, mesh, access)
+        models = await loaded_models(mesh)
+        manager.notify(READY)
+        if address is not None:
+            await greet(models, addresses, mesh, access)
 
 
 async def _until_listening(address: str) -> None:

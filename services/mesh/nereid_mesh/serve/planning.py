@@ -17,6 +17,7 @@ from nereid.config.settings_reader import (
     read_shared_settings,
     secret_environ,
     settings_argv,
+    settings_parser,
 )
 from nereid.mesh_auth.roles import Role
 from nereid.mesh_auth.settings import MeshAccessSettings
@@ -44,6 +45,7 @@ from nereid_mesh.serve.triton_flags import TritonFlags
 from nereid_scheduler.settings import Settings as SchedulerSettings
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Mapping, Sequence
 
 _PROGRAM: Final = "nereid serve"
@@ -75,6 +77,11 @@ class _Cache(CacheSettings):
 
 
 _SETTINGS: Final = (ServeSettings, GatewaySettings, ExecutorSettings, _Scheduler, _Cache)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the command's flags, for shell completion."""
+    return settings_parser((*_SETTINGS, TritonFlags), _PROGRAM)
 
 
 def plan_mesh(directory: str, argv: Sequence[str]) -> Plan:

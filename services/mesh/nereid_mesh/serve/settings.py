@@ -11,6 +11,8 @@ from nereid.config.flags import flag
 # --help-all shows all flags.
 COMMON_FLAGS = frozenset(
     {
+        "config",
+        "print_config",
         "model_repository",
         "model_control_mode",
         "load_model",
@@ -49,6 +51,17 @@ class ServeSettings:
 
     TOPIC: ClassVar = flags.Topic.PROCESSES
 
+    config: str = flag(
+        "",
+        "a TOML file of flags: http-port = 8000, and lists for repeated ones; the command line and"
+        " the environment replace its values",
+    )
+    print_config: bool = flag(
+        False,
+        "print the settings as such a file and exit",
+        flags.boolean,
+        bare="true",
+    )
     join: str = flag(
         "auto",
         "what shares a process: scheduler: gateway, scheduler and cache; none: nothing; auto:"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -9,10 +10,12 @@ from typing import TYPE_CHECKING, Final
 from nereid.pb import nereid_pb2 as pb
 from nereid_scheduler.core.measurements.latency_histograms import NO_LOAD
 from nereid_scheduler.placement.executors.sessions import memory_of
+from nereid_scheduler.versions.ensembles.ensemble_dispatcher import EnsembleDispatcher
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
+    from nereid.timeline.event_log import EventLog
     from nereid_scheduler.admission.gateway_session import GatewaySession
     from nereid_scheduler.control.shards.members.membership import Membership
     from nereid_scheduler.core.instances.instance_batches import SentBatch
@@ -28,6 +31,8 @@ _MAX_HOSTED: Final = 1000
 _MAX_BATCHES: Final = 32
 _MAX_MEMBERS: Final = 64
 _MAX_ID_CHARACTERS: Final = 200
+# Limit on the events of a response; the oldest are left out.
+MAX_EVENTS: Final = 500
 _ONLY: Final = "scheduler"
 
 
@@ -39,12 +44,15 @@ class HostingFacts:
         catalogue: Catalogue,
         loader: Loader,
         gateways: Collection[GatewaySession],
+        events: EventLog,
         membership: Membership | None = None,
     ) -> None:
         self._catalogue = catalogue
         self._loader = loader
         self._gateways = gateways
+        self._events = events
         self._membership = membership
+        self._host_name = socket.gethostname()
 
     def respond(self, request: pb.FactsRequest) -> pb.FactsResponse:
         """Return the facts as they are at this moment."""
@@ -59,7 +67,27 @@ class HostingFacts:
             response.batches.extend(islice(self._batches(wanted), _MAX_BATCHES))
         if request.with_loads:
             response.loads.extend(self._loads(wanted))
+        if request.events:
+            response.events.extend(self._last_events(min(request.events, MAX_EVENTS)))
         return response
+
+    def _last_events(self, most: int) -> Iterator[pb.MeshEvent]:
+        epoch_ns = time.time_ns() - time.monotonic_ns()
+        name = self.name
+        for logged in self._events.last(most):
+            event = logged.event
+            yield pb.MeshEvent(
+                scheduler=name,
+                number=logged.number,
+                time_s=(epoch_ns + logged.ended_ns) / 1e9,
+                duration_us=max(0, event.to_ns - event.from_ns) // 1000,
+                what=event.what,
+                subject=event.subject,
+                detail=event.detail,
+                model=logged.model,
+                cause=logged.cause,
+                principal=logged.principal,
+            )
 
     def _loads(self, wanted: Collection[str]) -> Iterator[pb.VersionLoad]:
         now_ns = time.monotonic_ns()
@@ -72,6 +100,7 @@ class HostingFacts:
                     if load.model in wanted:
                         minutes = runtime.statistics.histograms.by_minute(now_ns)
                         load.minutes.extend(_minutes(one, age) for age, one in minutes)
+                        load.steps.extend(_steps(runtime, now_ns))
                     yield load
 
     def _batches(self, wanted: Collection[str]) -> Iterator[pb.ExecutingBatch]:
@@ -85,13 +114,20 @@ class HostingFacts:
         names = sorted(model.plain_name for model in self._catalogue.models() if model.in_service)
         membership = self._membership
         return pb.SchedulerFacts(
-            name=_ONLY if membership is None else membership.name,
+            name=self.name,
             epoch=0 if membership is None else membership.epoch,
             gateways=sum(not gateway.for_models for gateway in self._gateways),
             owned=names[:_MAX_OWNED],
             models=len(names),
             reachable=True,
+            host_name=self._host_name,
+            events=self._events.recorded,
         )
+
+    @property
+    def name(self) -> str:
+        """Name of the scheduler in the mesh."""
+        return _ONLY if self._membership is None else self._membership.name
 
 
 def _load(runtime: ModelVersion, now_ns: int) -> pb.VersionLoad | None:
@@ -102,8 +138,8 @@ def _load(runtime: ModelVersion, now_ns: int) -> pb.VersionLoad | None:
     compute = statistics.compute
     return pb.VersionLoad(
         pending=pending,
-        requests=statistics.success.count,
-        failures=statistics.fail.count,
+        requests=statistics.success.count - statistics.error_responses,
+        failures=statistics.fail.count + statistics.error_responses,
         request_us=statistics.success.ns // 1000,
         queue_us=statistics.queue_ns // 1000,
         compute_input_us=compute.input_ns // 1000,
@@ -112,6 +148,16 @@ def _load(runtime: ModelVersion, now_ns: int) -> pb.VersionLoad | None:
         last_30=_minutes(last_30 or NO_LOAD),
         last_5=_minutes(statistics.histograms.recent(now_ns, 5) or NO_LOAD),
     )
+
+
+def _steps(runtime: ModelVersion, now_ns: int) -> Iterator[pb.StepLoad]:
+    dispatcher = runtime.dispatcher
+    if isinstance(dispatcher, EnsembleDispatcher):
+        for index, times in dispatcher.step_times.items():
+            recent = times.histograms.recent(now_ns)
+            if recent is not None:
+                mean_us = times.ns / 1000 / max(1, times.count)
+                yield pb.StepLoad(index=index, last_30=_minutes(recent), mean_us=mean_us)
 
 
 def _minutes(load: RecentLoad, age: int = 0) -> pb.VersionLoad.Minutes:
@@ -143,6 +189,7 @@ def _executor(session: Session) -> pb.ExecutorFacts:
     return pb.ExecutorFacts(
         name=hello.name,
         host=hello.host,
+        host_name=hello.host_name,
         devices=hello.devices,
         backends=hello.backends,
         usage=session.usage,

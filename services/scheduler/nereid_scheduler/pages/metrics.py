@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
+import socket
+import time
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from nereid.observability import metrics
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
 
     Labels = Mapping[str, str]
 
+_SCHEDULE: Final = Path("/proc/thread-self/schedstat")
 _DURATIONS: Final = tuple(metrics.DURATIONS.values())
 
 
@@ -60,6 +65,8 @@ class SchedulerMetrics:
         self._config = config
         self._repositories = repositories
         self.cache_usage = cache_usage
+        # Unlike a scheduler's name, a restarted process has another, so that its time begins at 0.
+        self._process = f"{socket.gethostname()}/{os.getpid()}"
 
     def write(self, page: Page) -> None:
         """Write all metrics."""
@@ -92,6 +99,10 @@ class SchedulerMetrics:
         if gpu:
             write_gpus(page, self._loader.sessions)
         self._write_streams(page)
+        write_executors(page, self._loader.sessions)
+        for state, loop_ns in loop_times_ns().items():
+            labels = {"process": self._process, "state": state}
+            page.add_value(metrics.SCHEDULER_BUSY, loop_ns / 1e9, labels)
         sessions = self._loader.sessions
         names = {served.plain_name for served in self._catalogue.versions()}
         reports = [self._loader.ended_executors.read(names, sessions)]
@@ -149,6 +160,10 @@ class SchedulerMetrics:
                 metrics.FAILURE, count, dict(sorted({**labels, "reason": reason}.items()))
             )
         page.add_value(metrics.PENDING, model.dispatcher.pending, labels)
+        if self._config.counter_latencies:
+            by_size = statistics.compute_by_batch_size.values()
+            busy_ns = sum(each.input_ns + each.infer_ns + each.output_ns for each in by_size)
+            page.add_value(metrics.EXECUTION_SECONDS, busy_ns / 1e9, labels)
         cached = model.config.response_cache
         if cached:
             _write_cached(page, labels, statistics)
@@ -233,6 +248,25 @@ def write_cpus(page: Page, sessions: Iterable[Session]) -> None:
         page.add_value(metrics.CPU_MEMORY_USED, sum(usage.memory_used_bytes for usage in usages))
 
 
+def write_executors(page: Page, sessions: Iterable[Session]) -> None:
+    """Write how often limits of processors stopped executors, for those that have a limit."""
+    for session in sessions:
+        usage = session.usage
+        if usage is not None and usage.cpu_periods:
+            labels = {"executor": session.name}
+            page.add_value(metrics.CPU_PERIODS, usage.cpu_periods, labels)
+            page.add_value(metrics.THROTTLED_PERIODS, usage.throttled_cpu_periods, labels)
+
+
+def loop_times_ns() -> dict[str, int]:
+    """Return how long this thread has run, and waited for a processor, in nanoseconds."""
+    try:
+        running, waiting, _ = _SCHEDULE.read_text().split()
+    except (OSError, ValueError):
+        return {"running": time.thread_time_ns()}
+    return {"running": int(running), "waiting": int(waiting)}
+
+
 def write_gpus(page: Page, sessions: Iterable[Session]) -> None:
     """Write each GPU once, however many executors can use the GPU."""
     gpus: dict[str, pb.GpuUsage] = {}
@@ -304,9 +338,15 @@ def _write_batches(page: Page, labels: Labels, model: ModelVersion) -> None:
         sizes.observe(size, compute.count)
         total += size * compute.count
     page.add_histogram(metrics.BATCH_SIZE, labels, sizes, total)
+    if statistics.first_execution_ns:
+        page.add_value(metrics.FIRST_EXECUTION, statistics.first_execution_ns / 1e9, labels)
+    if statistics.input_elements:
+        page.add_value(metrics.INPUT_ELEMENTS, statistics.input_elements, labels)
+        page.add_value(metrics.PADDING_ELEMENTS, statistics.padding_elements, labels)
     for reason, count in statistics.batches_closed.items():
         page.add_value(metrics.BATCHES_CLOSED, count, {**labels, "reason": reason})
     page.add_value(metrics.REFUSED, statistics.refused, labels)
+    page.add_value(metrics.ERROR_RESPONSES, statistics.error_responses, labels)
     page.add_value(metrics.RETRIES, statistics.retries, labels)
     if model.dispatcher.target is not None:
         _write_target(page, labels, model.dispatcher.target)

@@ -48,7 +48,9 @@ def repository_handlers(
                 f"invalid value type for '{_UNLOAD_DEPENDENTS}' parameter, expected bool_param."
             )
         unload_dependents = dependents is not None and dependents.bool_param
-        await control.unload(request.model_name, dependents=unload_dependents)
+        await control.unload(
+            request.model_name, permitted_models(request), dependents=unload_dependents
+        )
         return kserve_pb2.RepositoryModelUnloadResponse()
 
     pb = kserve_pb2

@@ -234,7 +234,7 @@ class Replies:
         if reply is None:
             return
         if reply.members is None:
-            self._respond_whole(reply)
+            self._respond_whole(reply, now_ns)
         else:
             self._respond_members(instance, reply, reply.members, now_ns)
         if instance.handing_over:
@@ -242,7 +242,7 @@ class Replies:
         elif not instance.at_work:
             instance.on_idle()
 
-    def _respond_whole(self, reply: Reply) -> None:
+    def _respond_whole(self, reply: Reply, now_ns: int) -> None:
         requests, sent, execution = self._requests, reply.sent, reply.execution
         responses = reply.responses
         assert execution is not None, "a whole batch that was not executed"
@@ -252,10 +252,13 @@ class Replies:
         for index, entry in enumerate(entries):
             response = responses[index]
             entry.execution = execution
-            # Count a request as served if the model itself responds with an error, as on Triton.
-            if response.error and not response.error.by_model:
-                sent.failed.append(entry)
-                sent.error = sent.error or response.error.message
+            if response.error:
+                if response.error.by_model:
+                    # Count the request as served, as on Triton.
+                    requests.records.statistics.record_error_response(now_ns)
+                else:
+                    sent.failed.append(entry)
+                    sent.error = sent.error or response.error.message
             requests.respond(entry, response, sent.revision)
         requests.records.end_batch(sent, execution, self._pool.target)
 
@@ -302,6 +305,8 @@ class Replies:
         sent.end_member(member, now_ns)
         if sent.execution is not None:
             requests.records.end_member(member, sent.execution, now_ns)
+        if response.error is not None and response.error.by_model:
+            requests.records.statistics.record_error_response(now_ns)
         self._places.pop(entry, None)
         requests.respond(entry, response, sent.revision)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import nereid
-from nereid.app.loading import application_files, fingerprint, load_file
+from nereid.app.loading import application_files, fingerprint, load_file, place_of
 from nereid.app.model import Model
 from nereid.app.repository import SourceError, config_text, write_models
 from nereid.model_config.text_format import parse_config
@@ -83,6 +83,15 @@ def test_an_unknown_field_of_config_is_refused() -> None:
         config_text(function)
 
 
+def test_an_environment_of_its_own_is_refused() -> None:
+    @nereid.model(config={"parameters": {"EXECUTION_ENV_PATH": {"string_value": "/env"}}})
+    def function(x: float) -> float:
+        return x
+
+    with pytest.raises(SourceError, match="EXECUTION_ENV_PATH: functions run in the Python that"):
+        config_text(function)
+
+
 def test_a_file_is_referred_to_and_saved_with_what_it_imports(app: Path, tmp_path: Path) -> None:
     model = model_of(app)
     assert write_models(tmp_path / "live", [model]) == ["scaled"]
@@ -134,3 +143,17 @@ def test_onnx_files_folders_and_repositories(tmp_path: Path) -> None:
         write_models(tmp_path / "none", [test_the_configuration])
     with pytest.raises(SourceError, match="there is no model to serve"):
         write_models(tmp_path / "none", [])
+
+
+def test_a_function_may_be_several_models(app: Path) -> None:
+    app.write_text(
+        "import nereid\n"
+        "def same(x: float) -> float:\n"
+        "    return x\n"
+        "one, two = (nereid.model(name=name)(same) for name in ('first', 'second'))\n"
+        "unnamed = [nereid.model(name='third')(same)]\n"
+    )
+    module = load_file(app)
+    assert place_of(module.one) == (app, "one")
+    assert place_of(module.two) == (app, "two")
+    assert place_of(module.unnamed[0]) is None

@@ -12,8 +12,8 @@ from nereid.cli.commands import GROUP
 
 ROOT = Path(__file__).parents[4]
 DECLARED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"][GROUP]
-TOOLS = ("analyze", "check", "explain", "perf", "timeline")
-ASKS_A_SERVER = ("analyze", "explain", "perf", "timeline")
+TOOLS = ("analyze", "check", "doctor", "explain", "perf", "timeline")
+ASKS_A_SERVER = ("analyze", "doctor", "explain", "perf", "timeline")
 # What `pip install .` brings without an extra.
 PLAIN = "hpack google mypy_extensions librt prometheus_client uvloop"
 _START = f"""

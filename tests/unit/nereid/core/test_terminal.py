@@ -27,7 +27,9 @@ TOOLS = (
 # They write JSON, usages, or what the tool itself says, and nothing that was read.
 OWN_TEXTS = {
     ("services/mesh/nereid_mesh/check/command.py", "print"),
+    ("tools/nereid_analyze/result/document.py", "print"),
     ("tools/nereid_explain/command.py", "print"),
+    ("tools/nereid_explain/doctor.py", "print"),
     ("tools/nereid_timeline/command.py", "print"),
     ("tools/nereid_perf/mock/command.py", "sys.stdout.write"),
     ("tools/nereid_perf/subcommands.py", "sys.stderr.write"),

@@ -8,6 +8,7 @@ from nereid.model_config.padding import PADDING, read_padding
 from nereid.pb import model_config_pb2
 from nereid.text import read_mapping
 from nereid.text.export_batching import bucket_sizes, complete_export
+from tests.support.models import decision_models
 from tests.support.models.onnx_models import config
 
 INPUTS = """
@@ -49,6 +50,20 @@ def test_an_encoder_is_padded(tensors: str, padding: str) -> None:
     mapping = read_mapping(message, FILES)
     assert mapping is not None
     assert mapping.batches_lengths
+
+
+def test_questions_of_a_package_are_padded_in_tokens_and_options() -> None:
+    files = decision_models.package_files({})
+    message = configured(decision_models.PACKAGE)
+    complete_export(message, files)
+    tokens, options = message.parameters[PADDING].string_value.split("; ")
+    assert tokens.startswith("input_ids[0]=0 attention_mask[0]: 16 24 ")
+    assert "max_batch_tokens" not in message.parameters
+    assert options == "marker_positions[0] marker_mask[0] -> option_logits[0]: 4 16 64"
+    assert read_padding(message) is not None
+    fixed = configured(decision_models.PACKAGE.replace("FP32 dims: [ -1 ]", "FP32 dims: [ 9 ]"))
+    complete_export(fixed, files)
+    assert ";" not in fixed.parameters[PADDING].string_value
 
 
 @pytest.mark.parametrize(

@@ -214,24 +214,6 @@ def test_tensors_of_tritons_backends_generate(tensors: str, interface: str) -> N
     assert mapping.generation == {"tensors": interface}
 
 
-def test_a_package_of_decisions() -> None:
-    mapping = read_mapping(
-        configured(
-            f'{IDS} input {{ name: "marker_mask" data_type: TYPE_BOOL dims: [ -1 ] }}'
-            'output { name: "option_logits" data_type: TYPE_FP32 dims: [ -1 ] }'
-        ),
-        {
-            "noulxp.json": json.dumps(
-                {"tokenizer": {"path": "tokenizer/tokenizer.json"}, "limits": {"max_tokens": 99}}
-            ).encode(),
-            "tokenizer/tokenizer.json": b"{}",
-        },
-    )
-    assert mapping is not None
-    assert (mapping.tasks, mapping.output) == (frozenset({"decide"}), "option_logits")
-    assert (mapping.tokenizer, mapping.max_tokens) == ("tokenizer/tokenizer.json", 99)
-
-
 @pytest.mark.parametrize(
     ("tensors", "names"),
     [

@@ -32,7 +32,7 @@ SECOND = 1_000_000_000
 def recorder(events: int = 1, clock: str = "here") -> Recorder:
     it = Recorder("scheduler", "s", 30, clock)
     for number in range(events):
-        it.record_event("load", f"m{number}")
+        it.events.record("load", f"m{number}")
     return it
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,12 @@ from nereid_analyze.job import Job, search_of
 from nereid_analyze.reports import changes_of, write_reports
 from nereid_analyze.result.analysis import Analysis, p99_us
 from nereid_analyze.result.config_change import ApplyError, apply_changes, read_texts
+from nereid_analyze.result.document import (
+    STDOUT,
+    finished_document,
+    partial_document,
+    write_document,
+)
 from nereid_analyze.result.tables import gpu_table, inference_table, server_table
 from nereid_analyze.search.trial import Sample, resolve
 from tests.support.simulated_server import SimulatedModel, SimulatedServer, settings_of
@@ -157,3 +164,23 @@ def test_reports_are_complete_pages(analysis: Analysis, tmp_path: Path) -> None:
     assert not re.search(r'(src|href)="', page[:20_000])
     for name in ("front", "finals", "times", "effect-0"):
         assert f'id="{name}"' in page
+
+
+def test_the_document_has_what_was_found_and_is_json(
+    analysis: Analysis, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = finished_document(analysis, changes_of(analysis))
+    part = partial_document(analysis.job, analysis.result.samples[:2])
+    write_document(STDOUT, [found, part])
+    printed = capsys.readouterr().out
+    write_document(str(tmp_path / "file"), [found, part])
+    assert (tmp_path / "file").read_text() == printed
+    document = json.loads(printed)
+    assert document["format"] == "nereid.analyze/1"
+    whole, ended_early = document["jobs"]
+    assert whole["gain"] == pytest.approx(analysis.gain)
+    assert whole["winner"]["candidate"] == analysis.winner.candidate.plain()
+    assert len(whole["measurements"]) == len(analysis.result.samples)
+    assert [each["model"] for each in whole["changes"]] == ["mlp"] * len(analysis.changes())
+    assert not ended_early["is_finished"]
+    assert ended_early["measurements"] == whole["measurements"][:2]

@@ -81,3 +81,33 @@ def test_without_nvml_it_is_imported_once(
     assert not reader.read().gpus
     assert not reader.read().gpus
     assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize(
+    ("groups", "place"),
+    [
+        ("9:name=systemd:/\n4:cpu,cpuacct:/pod/a\n0::/\n", "cpu,cpuacct/pod/a"),
+        ("4:cpuacct,cpu:/pod/a\n", "cpuacct,cpu"),
+        ("0::/pod/a\n", "pod/a"),
+        ("0::/pod/a\n", "."),
+    ],
+    ids=["version 1", "version 1 in a container", "version 2", "version 2 in a container"],
+)
+def test_a_cpu_limit_is_read_from_the_control_group(
+    tmp_path: Path, groups: str, place: str
+) -> None:
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self" / "cgroup").write_text(groups)
+    (tmp_path / place).mkdir(parents=True, exist_ok=True)
+    (tmp_path / place / "cpu.stat").write_text("nr_periods 40\nnr_throttled 30\nthrottled_usec 5\n")
+    usage = UsageReader([], tmp_path, tmp_path).read()
+    assert (usage.cpu_periods, usage.throttled_cpu_periods) == (40, 30)
+
+
+@pytest.mark.parametrize("groups", ["0::/\n", "3:memory:/\n"], ids=["no limit", "no such group"])
+def test_without_a_cpu_limit_there_are_no_periods(tmp_path: Path, groups: str) -> None:
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self" / "cgroup").write_text(groups)
+    (tmp_path / "cpu.stat").write_text("usage_usec 5\n")
+    usage = UsageReader([], tmp_path, tmp_path).read()
+    assert (usage.cpu_periods, usage.throttled_cpu_periods) == (0, 0)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from pathlib import Path
 from time import monotonic_ns
 from typing import Any
@@ -24,10 +26,11 @@ REPLY = kserve_pb2.ModelInferResponse(model_name="m", model_version="3").Seriali
 class Mesh(ScriptedMesh):
     """The steps behind a front, with an access log."""
 
-    def __init__(self, path: Path, rate: int = 1) -> None:
+    def __init__(self, path: Path, rate: int = 1, max_queued: int = 100) -> None:
         super().__init__()
         self.path = path
-        self.recording = Recording(self.infer, None, None, None, AccessLog(str(path), rate))
+        self.log = AccessLog(str(path), rate, max_queued)
+        self.recording = Recording(self.infer, None, None, None, self.log)
 
     def ask(self, *responses: InferResponse, protocol: str = "grpc", streamed: bool = False) -> Any:
         request = ClientRequest(7, HEAD, [b"1234", b"56"], "mine")
@@ -38,6 +41,8 @@ class Mesh(ScriptedMesh):
         return handle
 
     def lines(self) -> list[dict[str, Any]]:
+        """End the log, and return what it has."""
+        self.log.close()
         return [json.loads(line) for line in self.path.read_text().splitlines()]
 
 
@@ -86,4 +91,33 @@ def test_a_full_disk_fails_no_request(caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(2):
         it.ask(InferResponse(7, REPLY))
     assert len(it.delivered) == 2
+    it.log.close()
+    assert it.log.dropped == 2
     assert len(caplog.records) == 1
+
+
+def test_a_pipe_that_nobody_reads_delays_no_request(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    # Open for both, so that neither end waits for the other.
+    reader = os.open(tmp_path / "pipe", os.O_RDWR | os.O_NONBLOCK)
+    # A full pipe blocks the thread.
+    with contextlib.suppress(BlockingIOError):
+        while os.write(reader, b"\n" * 4096):
+            pass
+    it = Mesh(tmp_path / "pipe", max_queued=3)
+    for _ in range(9):
+        it.ask(InferResponse(7, REPLY))
+    assert len(it.delivered) == 9
+    # The thread may hold one of them.
+    assert it.log.dropped in (5, 6)
+    assert [record.getMessage().partition(";")[0] for record in caplog.records] == [
+        "access log: its file is written too slowly"
+    ]
+    written = b""
+    while written.count(b"{") < 9 - it.log.dropped:
+        with contextlib.suppress(BlockingIOError):
+            written += os.read(reader, 1 << 20)
+    it.log.close()
+    os.close(reader)

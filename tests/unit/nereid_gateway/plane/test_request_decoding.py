@@ -85,6 +85,9 @@ async def test_large_text_is_decoded_once_the_model_is_known() -> None:
     assert site.decoding.decode_now(message) is None
     request = await site.decoding.decode(message, Client())
     assert (request.payloads, site.inquiries) == ([b"abc"], 1)
+    ((_, times),) = site.decoding.large_texts.by_model.items()
+    assert times.count == 1
+    assert times.ns > 0
 
 
 async def test_large_text_for_an_unknown_model_is_not_decoded() -> None:
@@ -93,6 +96,7 @@ async def test_large_text_for_an_unknown_model_is_not_decoded() -> None:
     message = site.message(40_000)
     assert (await site.decoding.decode(message, Client())).error_status == refusal
     assert message.decoded is None
+    assert not site.decoding.large_texts.by_model
 
 
 async def test_large_inputs_in_regions_are_read_after_the_message_is_decoded() -> None:

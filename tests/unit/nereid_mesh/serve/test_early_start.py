@@ -1,5 +1,7 @@
 """Which processes are started before a mesh is planned."""
 
+from pathlib import Path
+
 import pytest
 
 from nereid_mesh.serve.early_start import likely_programs
@@ -33,3 +35,17 @@ def test_flags_say_which_processes_are_likely(
     argv: list[str], environ: dict[str, str], expected: tuple[str, ...]
 ) -> None:
     assert likely_programs(argv, environ) == expected
+
+
+def test_a_configuration_file_says_which_processes_are_likely(tmp_path: Path) -> None:
+    file = tmp_path / "nereid.toml"
+    for text, argv, expected in (
+        ('join = "none"', [], APART),
+        ("gateways = 2", [], ()),
+        ("gateways = 2", ["--gateways=1"], JOINED),
+        ("gateways = 2", ["--print-config"], ()),
+        # The plan reports the error.
+        ("gateways", [], JOINED),
+    ):
+        file.write_text(text)
+        assert likely_programs([f"--config={file}", *argv], {}) == expected, text

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nereid.rpc import RpcError, Status
-from nereid_mesh.serve.greeting import ClientAccess, greet
+from nereid_mesh.serve.greeting import ClientAccess, greet, loaded_models
 
 FORGED = "2026-01-01 00:00:00,000 ERROR nereid: all is lost"
 READY = "it's $(one)\nmodel"
@@ -17,7 +17,10 @@ ADDRESS = "127.0.0.1:8000"
 
 
 class Mesh:
-    """The models of a mesh; one is unloaded before it is described."""
+    """The models of a mesh; one is unloaded before it is described. task: of one of them."""
+
+    def __init__(self, task: str) -> None:
+        self._task = task
 
     async def index(self) -> list[dict[str, Any]]:
         return [
@@ -42,13 +45,17 @@ class Mesh:
         }
 
     async def text_tasks(self, model: str) -> Collection[str]:
-        return {"embed"} if model == READY else ()
+        return {self._task} if model == READY else ()
 
 
 async def _greeting(
-    capsys: pytest.CaptureFixture[str], access: ClientAccess | None = None, address: str = ADDRESS
+    capsys: pytest.CaptureFixture[str],
+    access: ClientAccess | None = None,
+    address: str = ADDRESS,
+    task: str = "embed",
 ) -> str:
-    await greet({"http": address}, Mesh(), access or ClientAccess())
+    mesh = Mesh(task)
+    await greet(await loaded_models(mesh), {"http": address}, mesh, access or ClientAccess())
     return capsys.readouterr().out
 
 
@@ -99,11 +106,20 @@ async def test_the_console_has_its_address(capsys: pytest.CaptureFixture[str]) -
     assert f"Console              http://{ADDRESS}/console\n" in text
 
 
+@pytest.mark.parametrize(
+    ("task", "path"),
+    [
+        ("embed", "embeddings"),
+        ("rank", "rerank"),
+        ("classify", "classify"),
+        ("decide", "decisions"),
+    ],
+)
 async def test_a_text_model_has_an_example_of_openais_api(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], task: str, path: str
 ) -> None:
-    text = await _greeting(capsys, ClientAccess(openai=True))
+    text = await _greeting(capsys, ClientAccess(openai=True), task=task)
     assert f"OpenAI's API         http://{ADDRESS}/v1\n" in text
     command = text.splitlines()[-1].strip()
-    assert command.startswith(f"curl http://{ADDRESS}/v1/embeddings ")
+    assert command.startswith(f"curl http://{ADDRESS}/v1/{path} ")
     assert "/v1" not in await _greeting(capsys)

@@ -194,3 +194,21 @@ def test_flags_of_tritons_are_taken(tmp_path: Path, capsys: pytest.CaptureFixtur
     planned = plan(tmp_path, "--response-cache-byte-size=1048576", "--host-policy=x")
     assert planned.children[0].secrets["NEREID_CACHE_CONFIG"] == '["local,size=1048576"]'
     assert "taken from Triton, to no effect: --host-policy" in capsys.readouterr().err
+
+
+def test_a_configuration_file_has_flags_of_all_services(tmp_path: Path) -> None:
+    flags = [
+        "join=none",
+        "model-control-mode=explicit",
+        "http-restricted-api=health:k=v",
+        "cpu-cores=3",
+    ]
+    keys = [
+        'join = "none"',
+        'model-control-mode = "explicit"',
+        'http-restricted-api = ["health:k=v"]',
+        "cpu-cores = 3",
+    ]
+    file = tmp_path / "nereid.toml"
+    file.write_text("\n".join(keys))
+    assert plan(tmp_path, f"--config={file}") == plan(tmp_path, *(f"--{each}" for each in flags))

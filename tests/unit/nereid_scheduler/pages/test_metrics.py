@@ -2,7 +2,7 @@
 
 from nereid.observability.metrics_page import Page
 from nereid.pb import nereid_pb2 as pb
-from nereid_scheduler.pages.metrics import write_cpus, write_gpus
+from nereid_scheduler.pages.metrics import loop_times_ns, write_cpus, write_executors, write_gpus
 from nereid_scheduler.placement.executors.sessions import Session
 from tests.support.scheduler.world import CommandStream
 
@@ -75,3 +75,20 @@ def test_a_gpu_is_written_once_however_many_executors_use_it() -> None:
         'nv_gpu_power_limit{gpu_uuid="GPU-1"}': 700,
         'nv_energy_consumption{gpu_uuid="GPU-1"}': 12.5,
     }
+
+
+def test_executors_with_a_cpu_limit_say_how_often_it_stopped_them() -> None:
+    page = Page()
+    limited = pb.DeviceUsage(cpu_periods=10, throttled_cpu_periods=4)
+    sessions = [session("a", "", limited), session("b", "", busy(0.5)), session("c", "", None)]
+    write_executors(page, sessions)
+    assert values_of(page) == {
+        'nereid_executor_cpu_periods_total{executor="a"}': 10,
+        'nereid_executor_throttled_cpu_periods_total{executor="a"}': 4,
+    }
+
+
+def test_the_time_for_which_the_event_loop_ran_only_grows() -> None:
+    before = loop_times_ns()["running"]
+    sum(range(1_000_000))
+    assert loop_times_ns()["running"] > before

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from nereid.core.permitted_models import PermittedModels
+from nereid.core.permitted_models import ALL_NAMES, PermittedModels
 from nereid.core.sequence_owners import principal_owner
 from nereid.rpc.net.limits.budget import Owner
 from nereid_gateway.core.access.grant import NOTHING, Grant
@@ -41,11 +41,13 @@ class Principal:
         """True if the principal stands for all clients without credentials."""
         return not self.sequence_owner
 
-    def with_permitted_steps(self, request: bytes) -> bytes:
-        """Add the models that may be steps of an ensemble to a serialised load request."""
+    def with_requester(self, request: bytes) -> bytes:
+        """Add the name, and which models may be steps, to a serialised load or unload request."""
         models = self.grant.step_models()
         if models is None:
-            return request
+            if self.is_anonymous:
+                return request
+            models = ALL_NAMES
         return request + PermittedModels(self.name, models).entry()
 
     def check_rights(self, api: str, model: str = "") -> Refusal | None:

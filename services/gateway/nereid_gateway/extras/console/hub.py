@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nereid.core.errors import Unavailable
 from nereid.facts import document
 from nereid_gateway.extras.console import sections
+from nereid_gateway.extras.console.diagnoses import DiagnosisWindow, diagnosed
 from nereid_gateway.extras.console.encoding import (
     NOTHING_SENT,
     Encoder,
@@ -100,6 +101,7 @@ class ConsoleHub:
         self._pages = ModelPages()
         self._rows = ModelRows()
         self._earlier: Look | None = None
+        self._window = DiagnosisWindow()
         self._last = NOTHING_SENT
         self._pause_s = interval_s
         self._closed = False
@@ -124,6 +126,7 @@ class ConsoleHub:
             self._task = None
             self._slow_requests.watch(watched=False)
             self._earlier = None
+            self._window = DiagnosisWindow()
             self._last = NOTHING_SENT
 
     def end_all(self) -> None:
@@ -142,7 +145,8 @@ class ConsoleHub:
                 views = {console.view for console in self._consoles}
                 detailed = {view.model for view in views if view.model}
                 choose = partial(self._shown, views)
-                look = await self._observer.look(detailed, choose, cost)
+                with_events = any(view.events for view in views)
+                look = await self._observer.look(detailed, choose, cost, with_events=with_events)
                 with cost:
                     await self._publish(look, views, cost)
             except Exception:
@@ -175,6 +179,7 @@ class ConsoleHub:
 
     async def _publish(self, look: Look, views: Collection[View], cost: Slices) -> None:
         earlier, self._earlier = self._earlier or look, look
+        self._window.add(look)
         pages = {view: self._pages.page(look.index, look.loads, view) for view in views}
         owners = sections.owners(look)
         rows: dict[Key, document.Model] = {}
@@ -190,7 +195,9 @@ class ConsoleHub:
         for view, page in pages.items():
             own = {} if view.shows_all else sections.limited(shared, look, view.shows)
             if view.model and view.shows(view.model):
-                own["details"] = _details(look, view)
+                own["details"] = _details(look, self._window.begin, view)
+            if view.events:
+                own["events"] = sections.events(look, view)
             documents[view] = view_document(
                 view, page, own.get("summary", shared["summary"])["models"], own
             )
@@ -243,7 +250,7 @@ class ConsoleHub:
         return shared if cache is None else {**shared, "cache": cache}
 
 
-def _details(look: Look, view: View) -> document.Details:
+def _details(look: Look, begin: Look, view: View) -> document.Details:
     declared = {(facts.model, str(facts.version)): facts.config for facts in look.hosting.configs}
     return {
         "model": view.model,
@@ -254,5 +261,7 @@ def _details(look: Look, view: View) -> document.Details:
         },
         "batches": sections.batches(look, view),
         "minutes": sections.minutes(look, view),
+        "steps": sections.steps(look, view),
+        "diagnoses": diagnosed(look, begin, view),
         "explanation": explained(look, view),
     }

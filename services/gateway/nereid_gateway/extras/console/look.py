@@ -34,6 +34,8 @@ _PACE_S: Final = 0.001
 _MAX_CONFIGS: Final = 16
 # This is enough for 400 models.
 _MAX_SERIES: Final = 20_000
+# A scheduler sends no more.
+_MAX_EVENTS: Final = 500
 # A metrics page is parsed in parts of this size.
 _PART_BYTES: Final = 8192
 
@@ -83,6 +85,8 @@ class Look:
     ready: dict[Key, bool] = field(default_factory=dict)
     server_ready: bool = False
     loads: Loads = field(default_factory=Loads)
+    # The oldest first; empty as long as no console shows them.
+    events: tuple[pb.MeshEvent, ...] = ()
     problems: tuple[Problem, ...] = ()
 
 
@@ -108,6 +112,10 @@ class Observer:
         self._index_due_s = 0.0
         self._loads = Loads()
         self._loads_due_s = 0.0
+        self._events: tuple[pb.MeshEvent, ...] = ()
+        # Numbers of the schedulers' last events, when the events were read, and now.
+        self._events_read: dict[str, int] = {}
+        self._events_recorded: dict[str, int] | None = None
         # Key: the text of a line before its value. Value: the series' name and labels.
         self._series: dict[bytes, Series] = {}
         # Value: the duration of the version's load, and the configuration. If the duration has
@@ -119,6 +127,8 @@ class Observer:
         detailed: Collection[str],
         choose: Callable[[tuple[IndexEntry, ...], Loads], Collection[Key]],
         cost: Slices,
+        *,
+        with_events: bool = False,
     ) -> Look:
         """Read the facts of the mesh. A call that fails becomes a problem of the look.
 
@@ -128,7 +138,7 @@ class Observer:
         """
         problems: list[Problem] = []
         await self._read_index(problems, cost)
-        hosting = await self._read_facts(detailed, problems, cost)
+        hosting = await self._read_facts(detailed, problems, cost, with_events=with_events)
         with cost:
             shown = choose(self._index, self._loads)
             request = pb.MetricsRequest(without_histograms=True)
@@ -161,6 +171,7 @@ class Observer:
                 ready,
                 server_ready,
                 self._loads,
+                self._events,
                 tuple(dict.fromkeys(problems)),
             )
 
@@ -174,11 +185,19 @@ class Observer:
             return response()
 
     async def _read_facts(
-        self, detailed: Collection[str], problems: list[Problem], cost: Slices
+        self,
+        detailed: Collection[str],
+        problems: list[Problem],
+        cost: Slices,
+        *,
+        with_events: bool,
     ) -> pb.FactsResponse:
         now_s = time.monotonic()
         due = now_s >= self._loads_due_s
-        request = pb.FactsRequest(models=detailed, with_loads=due)
+        new_events = with_events and self._events_recorded != self._events_read
+        request = pb.FactsRequest(
+            models=detailed, with_loads=due, events=_MAX_EVENTS if new_events else 0
+        )
         before = len(problems)
         response = await self._call("Facts", request, pb.FactsResponse, problems)
         if due and len(problems) == before:
@@ -186,6 +205,12 @@ class Observer:
                 loads = {Key(load.model, str(load.version)): load for load in response.loads}
                 self._loads = self._loads.later(loads, now_s)
                 self._loads_due_s = now_s + _PACE_S * len(loads)
+        if len(problems) == before:
+            self._events_recorded = {each.name: each.events for each in response.schedulers}
+            if new_events:
+                self._events_read = self._events_recorded
+                by_time = sorted(response.events, key=lambda event: event.time_s)
+                self._events = tuple(by_time[-_MAX_EVENTS:])
         return response
 
     async def _read_index(self, problems: list[Problem], cost: Slices) -> None:

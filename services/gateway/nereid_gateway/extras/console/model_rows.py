@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.facts.explanation import explanation, statement_document
 from nereid.facts.mesh_facts import MeshFacts, VersionFacts
-from nereid.facts.reasons import HELD_REQUESTS, explain
+from nereid.facts.reasons import BY_MODEL, HELD_REQUESTS, explain
 from nereid.observability import metrics
 from nereid.observability.samples import Samples
 from nereid.pb import nereid_pb2 as pb
@@ -100,7 +100,7 @@ def _mesh_facts(
     return MeshFacts(
         model,
         look.server_ready,
-        tuple(_version_facts(entry, look) for entry in versions),
+        tuple(version_facts(entry, look) for entry in versions),
         tuple(names),
         Samples.joined(look.mesh, *metrics_of),
     )
@@ -117,7 +117,8 @@ def explained(look: Look, view: View) -> dict[str, Any]:
     return explanation(facts, statements, 0.0)
 
 
-def _version_facts(entry: IndexEntry, look: Look) -> VersionFacts:
+def version_facts(entry: IndexEntry, look: Look) -> VersionFacts:
+    """Return the facts of one version."""
     config = look.configs.get(entry.key)
     ready = look.ready.get(entry.key)
     if ready is None:
@@ -197,9 +198,10 @@ def _health(entry: IndexEntry, row: document.Model) -> str:
 
 
 def _add_figures(row: document.Model, counted: Counters) -> None:
+    error_responses = counted.rate(metrics.ERROR_RESPONSES)
     row["rates"] = {
-        "requests": counted.rate(metrics.SUCCESS),
-        "errors": counted.rate(metrics.FAILURE),
+        "requests": round(counted.rate(metrics.SUCCESS) - error_responses, 2),
+        "errors": round(counted.rate(metrics.FAILURE) + error_responses, 2),
         "refused": counted.rate(metrics.REFUSED),
         "rows": counted.rate(metrics.INFERENCES),
         "executions": counted.rate(metrics.EXECUTIONS),
@@ -234,7 +236,10 @@ def _add_figures(row: document.Model, counted: Counters) -> None:
         "refused": counted.total(metrics.REFUSED),
         "retries": counted.total(metrics.RETRIES),
     }
-    row["failures"] = counted.by_label(metrics.FAILURE, "reason")
+    row["failures"] = {
+        **counted.by_label(metrics.FAILURE, "reason"),
+        BY_MODEL: counted.total(metrics.ERROR_RESPONSES),
+    }
     row["load_seconds"] = counted.value(metrics.LOAD_DURATION) or 0.0
     if counted.value(metrics.TARGET) is not None:
         row["target"] = {name: counted.value(family) or 0.0 for name, family in _TARGETS.items()}

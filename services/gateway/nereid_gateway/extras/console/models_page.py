@@ -42,7 +42,7 @@ class ModelPages:
                 (entry.key.name.casefold(), entry) for entry in sorted(index, key=_order)
             ]
             self._known = BoundedCache(_MAX_VIEWS)
-        search = view._replace(offset=0, limit=0, sort="")
+        search = view._replace(offset=0, limit=0, sort="", events=0)
         matched = self._known.get(search)
         if matched is None:
             matched = self._known.remember(search, self._search(view))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.core.errors import InvalidArgument
-from nereid.facts.document import DEFAULT_LIMIT, MAX_LIMIT, MAX_QUERY_CHARACTERS
+from nereid.facts.document import DEFAULT_LIMIT, MAX_EVENTS, MAX_LIMIT, MAX_QUERY_CHARACTERS
 from nereid_gateway.server.query import Query
 
 if TYPE_CHECKING:
     from nereid_gateway.core.access.grant import Grant
 
-_FIELDS: Final = ("query", "offset", "limit", "model", "version", "sort")
+_FIELDS: Final = ("query", "offset", "limit", "model", "version", "sort", "events")
 # Orders of models, the worst first.
 ORDERS: Final = ("errors", "p50", "p95", "p99", "requests", "pending")
 _MAX_OFFSET: Final = 10_000_000
@@ -35,6 +35,8 @@ class View(NamedTuple):
     version: str = ""
     grant: Grant | None = None
     sort: str = ""
+    # Maximum number of events, the last ones.
+    events: int = 0
 
     @property
     def shows_all(self) -> bool:
@@ -65,4 +67,5 @@ def view_of(target: bytes, grant: Grant | None = None) -> View:
         version,
         grant,
         sort,
+        query.integer("events", 0, MAX_EVENTS),
     )

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from heapq import nlargest
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.model_config.render import message_json
 from nereid.observability import metrics
 from nereid.pb import nereid_pb2 as pb
+from nereid.timeline.records import PROBLEMS
 from nereid_gateway.extras.console.counters import Counters, mean_durations, per_second
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from nereid.facts import document
-    from nereid.pb.model_config_pb2 import ModelConfig
+    from nereid.pb.model_config_pb2 import ModelConfig, ModelEnsembling
     from nereid_gateway.extras.console.look import Look
     from nereid_gateway.extras.console.queries import View
 
@@ -94,6 +96,7 @@ def schedulers(look: Look) -> dict[str, document.Scheduler]:
             "owned": list(scheduler.owned),
             "gateways": scheduler.gateways,
             "epoch": scheduler.epoch,
+            "host_name": scheduler.host_name,
         }
         for scheduler in look.hosting.schedulers
     }
@@ -111,14 +114,38 @@ def owners(look: Look) -> dict[str, str]:
 def executors(look: Look, shows: Callable[[str], bool] = _all) -> dict[str, document.Executor]:
     """Return the facts of at most 500 executors, keyed by name. shows: selects their models."""
     return {
-        facts.name: _executor(facts, shows) for facts in look.hosting.executors[:_MAX_EXECUTORS]
+        facts.name: _executor(facts, title, shows)
+        for facts, title in _titled(look.hosting.executors[:_MAX_EXECUTORS])
     }
 
 
-def _executor(facts: pb.ExecutorFacts, shows: Callable[[str], bool]) -> document.Executor:
+def _titled(executors: Sequence[pb.ExecutorFacts]) -> Iterator[tuple[pb.ExecutorFacts, str]]:
+    """Yield each executor with its title: the operator's name for it, or its host's.
+
+    An executor that nobody has named is called HOST-PROCESS-RANDOM.
+    """
+    titles = [_title(facts) for facts in executors]
+    for facts, title in zip(executors, titles, strict=True):
+        if title != facts.name and titles.count(title) > 1:
+            process = facts.name.removeprefix(f"{title}-").partition("-")[0]
+            yield facts, f"{title}, process {process}"
+        else:
+            yield facts, title
+
+
+def _title(facts: pb.ExecutorFacts) -> str:
+    host_name = facts.host_name
+    return host_name if host_name and facts.name.startswith(f"{host_name}-") else facts.name
+
+
+def _executor(
+    facts: pb.ExecutorFacts, title: str, shows: Callable[[str], bool]
+) -> document.Executor:
     hosted = [version for version in facts.hosted if shows(version.model)]
     return {
         "name": facts.name,
+        "title": title,
+        "host_name": facts.host_name,
         "host": facts.host,
         "backends": list(facts.backends),
         "instances": sum(version.instances for version in hosted),
@@ -133,6 +160,12 @@ def _device(
     is_gpu = device.kind == pb.Device.GPU
     # Executors report the memory that a load has taken under these names.
     name = f"gpu{device.id}" if is_gpu else "cpu"
+    # A model without measured memory is shown on the CPU.
+    tenants = (
+        tenant
+        for tenant in hosted
+        if tenant.memory_bytes.get(name) or not (is_gpu or any(tenant.memory_bytes.values()))
+    )
     shown: document.Device = {
         "name": name,
         "memory_total_bytes": device.memory_bytes,
@@ -143,8 +176,9 @@ def _device(
                 "instances": tenant.instances,
                 "memory_bytes": tenant.memory_bytes.get(name, 0),
             }
-            for tenant in hosted[:_MAX_TENANTS]
-            if tenant.memory_bytes.get(name) or (not is_gpu and not tenant.memory_bytes)
+            for tenant in nlargest(
+                _MAX_TENANTS, tenants, key=lambda tenant: tenant.memory_bytes.get(name, 0)
+            )
         ],
     }
     if device.uuid:
@@ -237,6 +271,74 @@ def minutes(look: Look, view: View) -> dict[str, list[document.Minute]]:
         for key, load in look.loads.now.items()
         if key.name == view.model and view.version in ("", key.version)
     }
+
+
+def steps(look: Look, view: View) -> dict[str, list[document.Step]]:
+    """Return the steps of each version of the view's model that is an ensemble."""
+    by_version: dict[str, list[document.Step]] = {}
+    for key, config in look.configs.items():
+        if key.name == view.model and view.version in ("", key.version):
+            ensemble = config.proto.ensemble_scheduling
+            if ensemble.step:
+                load = look.loads.now.get(key)
+                recent = {} if load is None else {step.index: step for step in load.steps}
+                by_version[key.version] = _steps(ensemble, recent)
+    return by_version
+
+
+def _steps(ensemble: ModelEnsembling, recent: Mapping[int, pb.StepLoad]) -> list[document.Step]:
+    producers = {
+        tensor: index
+        for index, step in enumerate(ensemble.step)
+        for tensor in step.output_map.values()
+    }
+    steps: list[document.Step] = []
+    for index, step in enumerate(ensemble.step):
+        sources = {producers[tensor] for tensor in step.input_map.values() if tensor in producers}
+        shown: document.Step = {
+            "model": step.model_name,
+            "version": str(step.model_version) if step.model_version > 0 else "",
+            "after": sorted(sources),
+        }
+        if (load := recent.get(index)) is not None:
+            shown["requests"] = load.last_30.requests
+            shown["errors"] = load.last_30.failures
+            shown["mean_us"] = round(load.mean_us)
+            shown["p50_us"] = round(load.last_30.p50_us)
+            shown["p99_us"] = round(load.last_30.p99_us)
+        steps.append(shown)
+    return steps
+
+
+def events(look: Look, view: View) -> dict[str, document.Event]:
+    """Return the last events that the view's viewer may see, keyed by scheduler and number."""
+    seen = [
+        event
+        for event in look.events
+        if view.shows_all or (event.model and view.shows(event.model))
+    ]
+    return {f"{event.scheduler} {event.number}": _event(event) for event in seen[-view.events :]}
+
+
+def _event(event: pb.MeshEvent) -> document.Event:
+    shown: document.Event = {
+        "time_s": round(event.time_s, 3),
+        "scheduler": event.scheduler,
+        "what": event.what,
+        "subject": event.subject,
+        "problem": event.what in PROBLEMS,
+    }
+    if event.duration_us:
+        shown["duration_us"] = event.duration_us
+    if event.detail:
+        shown["detail"] = event.detail
+    if event.model:
+        shown["model"] = event.model
+    if event.cause:
+        shown["cause"] = event.cause
+    if event.principal:
+        shown["principal"] = event.principal
+    return shown
 
 
 def configuration(declared: ModelConfig | None, effective: ModelConfig) -> document.Configuration:

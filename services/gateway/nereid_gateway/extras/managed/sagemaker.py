@@ -152,7 +152,7 @@ async def _load(
     call.free_body()
     try:
         principal = principal_of(call.sender)
-        limit = bytes if principal is None else principal.with_permitted_steps
+        limit = bytes if principal is None else principal.with_requester
         await models.load(key, url, target_model, limit)
     except AlreadyExists as error:
         call.fail(409, error.message)

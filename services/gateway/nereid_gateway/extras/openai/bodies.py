@@ -33,6 +33,7 @@ class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 Decoded = TypeVar("Decoded", bound=Body)
+Struct = TypeVar("Struct", bound=msgspec.Struct)
 
 
 class BodyReader:
@@ -89,9 +90,20 @@ def decode(content: Blob, body_type: type[Decoded]) -> Decoded:
         ) from None
 
 
-def _explained(text: str) -> InvalidArgument:
+def convert(value: Any, struct: type[Struct], path: str) -> Struct:
+    """Return a decoded JSON object as a struct. path: of the object, for errors.
+
+    Raises InvalidArgument.
+    """
+    try:
+        return msgspec.convert(value, type=struct)
+    except msgspec.ValidationError as error:
+        raise _explained(str(error), path) from None
+
+
+def _explained(text: str, parent: str = "") -> InvalidArgument:
     place = _PLACE.search(text)
-    path = place["path"] if place else ""
+    path = _joined(parent, place["path"]) if place else parent
     reason = text[: place.start()] if place else text
     if match := _UNKNOWN.match(reason):
         name = _joined(path, match["name"])
@@ -108,7 +120,7 @@ def _explained(text: str) -> InvalidArgument:
 
 
 def _joined(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
+    return f"{path}.{name}" if path and name else path or name
 
 
 def texts_of(value: Any, parameter: str = "input", max_texts: int = 2048) -> list[Any]:

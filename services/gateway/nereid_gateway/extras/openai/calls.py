@@ -92,6 +92,8 @@ class TextCall:
         self.priority = 0
         # When the texts of the call's rows began and ended to be tokenized.
         self._tokenized_ns = (0, 0)
+        # Further lines of the response's head.
+        self.header_lines = b""
 
     async def read_body(self, body_type: type[Decoded]) -> Decoded:
         """Return the call's body."""
@@ -137,7 +139,7 @@ class TextCall:
             rows = rows_of(model, texts, limit, special=special)
         else:
             rows = []
-            for begin, end, size in _jobs(texts):
+            for begin, end, size in split_jobs([*map(_size_of, texts)]):
                 job = texts[begin:end]
 
                 def tokenize(job: Sequence[Any] = job, begin: int = begin) -> list[Row]:
@@ -145,10 +147,14 @@ class TextCall:
 
                 rows += await self._services.pool.run(self.call, size, tokenize)
         self._tokenized_ns = begun_ns, monotonic_ns()
+        self.hold_rows(rows)
+        return rows
+
+    def hold_rows(self, rows: Sequence[Row]) -> None:
+        """Hold a call's rows instead of its body, and count their tokens."""
         self.call.free_body()
         self.call.hold(sum(payload_bytes(payload) for row in rows for payload in row.payloads))
         self.tokens = sum(row.tokens for row in rows)
-        return rows
 
     async def infer(
         self, rows: Sequence[Row], read: Callable[[InferResponse, Row], Output]
@@ -247,7 +253,7 @@ class TextServices:
         failure = ""
         try:
             body, line = await self.bodies.encode(call, await handle(text_call))
-            call.respond(200, body, extra=line)
+            call.respond(200, body, extra=line + text_call.header_lines)
         except CallRefused as refused:
             failure = refused.refusal.reason.value
             status, message, lines = response_of(refused.refusal)
@@ -257,7 +263,7 @@ class TextServices:
             fail_call(call, over_budget(error))
         except NereidError as error:
             failure = type(error).__name__
-            fail_call(call, error)
+            fail_call(call, error, text_call.header_lines)
         except asyncio.CancelledError:
             failure = "Cancelled"
             raise
@@ -282,16 +288,16 @@ async def permitted_names(call: HttpCall, models: TextModels) -> list[str]:
     return [name for name in names if grant.permits_model("inference", name)]
 
 
-def _jobs(texts: Sequence[Any]) -> list[tuple[int, int, int]]:
-    """Return where jobs of the texts begin and end, and their sizes."""
+def split_jobs(sizes: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Return where jobs of items begin and end, and their sizes. sizes: in characters."""
     jobs = []
-    begin = size = 0
-    for index, text in enumerate(texts):
-        if index - begin >= _JOB_TEXTS or (index > begin and size >= _JOB_CHARACTERS):
-            jobs.append((begin, index, size))
-            begin, size = index, 0
-        size += _size_of(text)
-    jobs.append((begin, len(texts), size))
+    begin = total = 0
+    for index, size in enumerate(sizes):
+        if index - begin >= _JOB_TEXTS or (index > begin and total >= _JOB_CHARACTERS):
+            jobs.append((begin, index, total))
+            begin, total = index, 0
+        total += size
+    jobs.append((begin, len(sizes), total))
     return jobs
 
 

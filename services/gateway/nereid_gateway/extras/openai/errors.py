@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import orjson
 
 from nereid.core.errors import InvalidArgument, NereidError, NotFound, Unknown, http_status
+from nereid.text.decisions import QuestionRefused
 from nereid_gateway.core.retry_hints import retry_line
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 _INVALID: Final = "invalid_request_error"
 _SERVER: Final = "server_error"
+# Code of the error for a text with more tokens than the model reads.
+TOO_LONG: Final = "context_length_exceeded"
 
 
 class _Kind(NamedTuple):
@@ -36,6 +39,14 @@ _KINDS: Final = {
     504: _Kind(_SERVER, "timeout"),
 }
 _TEI_TYPES: Final = {400: "Validation", 404: "Validation", 429: "Overloaded", 503: "Overloaded"}
+_SYSTEM_ONE_TYPES: Final = {
+    401: "unauthorized",
+    403: "unauthorized",
+    404: "model_not_found",
+    413: "request_too_large",
+    422: "request_refused",
+    503: "model_not_ready",
+}
 _TEI_TARGETS: Final = (
     b"/embed",
     b"/embed_all",
@@ -102,6 +113,12 @@ def cohere_error(_status: int, message: str) -> bytes:
     return orjson.dumps({"message": _encodable(message)})
 
 
+def system_one_error(status: int, message: str) -> bytes:
+    """Return the body of an error as servers of System One models have it."""
+    kind = _SYSTEM_ONE_TYPES.get(status, "internal_error" if status >= 500 else "invalid_request")
+    return orjson.dumps({"error": {"type": kind, "message": _encodable(message)}})
+
+
 def set_error_form(call: HttpCall) -> None:
     """Give errors of a call the form of the API that its target belongs to, if it is one here."""
     target = call.target.partition(b"?")[0]
@@ -109,17 +126,28 @@ def set_error_form(call: HttpCall) -> None:
         call.encode_error = tei_error
     elif target.endswith(b"/v2/rerank"):
         call.encode_error = cohere_error
+    elif target.endswith(b"/v1/systemone"):
+        call.encode_error = system_one_error
     elif target in _OTHER_TARGETS or target.startswith(_PREFIXES):
         call.encode_error = openai_error
 
 
-def fail_call(call: HttpCall, error: NereidError) -> None:
-    """Respond with an error."""
+def fail_call(call: HttpCall, error: NereidError, extra: bytes = b"") -> None:
+    """Respond with an error. extra: further lines of the response's head."""
     # On Triton, the status of a model's failure is 400, after which no client here tries again.
     status = 500 if error.code == Unknown.code else http_status(error.code)
+    if call.encode_error is system_one_error and _is_refusal(error):
+        status = 422
     if call.encode_error is openai_error:
         call.encode_error = _detailed(error)
-    call.fail(status, error.message, extra=retry_line(error))
+    call.fail(status, error.message, extra=retry_line(error) + extra)
+
+
+def _is_refusal(error: NereidError) -> bool:
+    """Return whether a request is valid, but not for this model."""
+    if isinstance(error, InvalidParameter):
+        return error.api_code == TOO_LONG
+    return isinstance(error, QuestionRefused)
 
 
 def _detailed(error: NereidError) -> Callable[[int, str], bytes]:

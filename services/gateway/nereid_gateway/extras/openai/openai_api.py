@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from nereid_gateway.extras.openai.bodies import BodyReader
 from nereid_gateway.extras.openai.calls import TextServices
 from nereid_gateway.extras.openai.endpoints.classification import OpenAiClassification
+from nereid_gateway.extras.openai.endpoints.decisions import OpenAiDecisions
 from nereid_gateway.extras.openai.endpoints.embeddings import OpenAiEmbeddings
 from nereid_gateway.extras.openai.endpoints.models import OpenAiModels
 from nereid_gateway.extras.openai.endpoints.ranking import OpenAiRanking
@@ -54,6 +55,7 @@ class OpenAiApi:
             OpenAiRanking(services),
             OpenAiClassification(services),
             OpenAiTokens(services),
+            OpenAiDecisions(services),
         )
 
     def write_metrics(self, page: Page) -> None:

@@ -24,6 +24,7 @@ from nereid_gateway.core.grpc_methods import (
     INFERENCE_SERVICE,
     LOAD,
     METHODS,
+    UNLOAD,
     MethodKind,
 )
 from nereid_gateway.core.request_record import RequestRecord
@@ -280,11 +281,18 @@ class GrpcFront:
                     call.peer, load_request.rewrite_job, blobs=[message]
                 )
             if isinstance(principal, Principal):
-                message = principal.with_permitted_steps(message)
+                message = principal.with_requester(message)
             return await self._data_plane.control.call_bytes(LOAD.name, message)
 
         handle = self._control(LOAD, respond, sys.maxsize)
         return await handle(call, message, principal)
+
+    async def unload(self, call: Call, message: bytes, principal: Hashable = None) -> bytes:
+        """Unload a model."""
+        respond = partial(self._pass_through, UNLOAD.name)
+        if isinstance(principal, Principal):
+            message = principal.with_requester(message)
+        return await self._control(UNLOAD, respond)(call, message, principal)
 
     async def _pass_through(self, name: str, message: bytes) -> bytes:
         return await self._data_plane.control.call_bytes(name, message)

@@ -144,8 +144,10 @@ class Reconciler:
         try:
             await work
         except NereidError as error:
-            if model.reason in _LOGGED and not isinstance(error, _ReportedError):
-                _log_failure(model, error)
+            if not isinstance(error, _ReportedError):
+                if model.reason in _LOGGED:
+                    _log_failure(model, error)
+                self._record_failure(model, error)
             # Waiting callers keep the error. Its traceback would keep the model's files in memory.
             self._desired.end(model, error.with_traceback(None))
         except Exception:
@@ -153,6 +155,17 @@ class Reconciler:
         else:
             if decision.action not in FINDING:
                 self._desired.end(model)
+
+    def _record_failure(self, model: DesiredModel, error: NereidError) -> None:
+        found, cause = model.found, model.cause
+        self._loader.record_event(
+            "load failed",
+            f"'{model.name}'",
+            error.message,
+            model=model.name if found is None else found.plain_name,
+            cause=cause.text,
+            principal=cause.principal,
+        )
 
     def _end_unexpectedly(self, model: DesiredModel) -> None:
         _log.exception("unexpected error: model '%s' is not loaded or unloaded", model.name)
@@ -256,7 +269,9 @@ class Reconciler:
             self._catalogue.set_model(served)
         served.reason = ""
         self._notify_if_awaited_changed()
-        reload = ModelReload(self._loader, served, found, continues=model.reason in CONTINUING)
+        reload = ModelReload(
+            self._loader, served, found, model.cause, continues=model.reason in CONTINUING
+        )
         limit_s = None if model.reason in PATIENT else self._rules.no_executor_timeout_s
         self._reloads[model] = reload
         try:
@@ -316,10 +331,10 @@ class Reconciler:
         self._load_writes.forget(name)
         self._end_deferring(model)
         self._notify_if_awaited_changed()
-        ends = [
-            self.tasks.spawn(self._loader.unload(version))
-            for version in self._catalogue.running(name)
-        ]
+        ends = []
+        for version in self._catalogue.running(name):
+            version.cause = model.cause
+            ends.append(self.tasks.spawn(self._loader.unload(version)))
         return self._end_unload(model, ends, remembered=remembered)
 
     async def _end_unload(
@@ -334,6 +349,8 @@ class Reconciler:
         served = self._catalogue.model(model.name)
         limit_s = self._rules.hand_over_limit_s
         running = self._catalogue.running(model.name)
+        for version in running:
+            version.cause = model.cause
         ends = [self._loader.hand_over(version, limit_s) for version in running]
         if served is not None and (ends or not served.versions):
             moving = self.tasks.spawn(self._end_hand_over(served, ends))

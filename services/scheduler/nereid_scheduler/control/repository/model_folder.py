@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from nereid.core.files.regular_files import read_regular_file
 from nereid.text import files as text_files
+from nereid.text.decision_reading import MANIFESTS, check_package
+from nereid.text.documents import parse_document
 from nereid_scheduler.core.models.revision import (
     CONFIG_FILE,
     CONFIG_FOLDER,
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
     from nereid_scheduler.core.models.revision import FileState
 
-EXPORT_MARKS: Final = ("MLmodel", "config.json", "noulxp.json", "odxp.json")
+EXPORT_MARKS: Final = ("MLmodel", "config.json", *MANIFESTS)
 _CHANGED: Final = "it has changed since the model was loaded; load the model again"
 _EXPORTED: Final = "model.onnx"
 # Folders of an export that may have model.onnx. Transformers.js has it in "onnx".
@@ -122,6 +124,14 @@ class LocalFolder:
             states += states_of(path for path in paths if path.is_file())
         self.files.update(states)
         return digest_states(str(directory), states)
+
+
+def refuse_package(folder: ModelFolder) -> None:
+    """Raise InvalidArgument for a package of decisions whose weights are no export."""
+    for name in filter(folder.has_file, MANIFESTS):
+        manifest = parse_document(name, folder.read(name))
+        check_package(manifest)
+        raise manifest.refuse("weights", f"expected a file '{_EXPORTED}'")
 
 
 def version_numbers(names: Iterable[str]) -> list[int]:

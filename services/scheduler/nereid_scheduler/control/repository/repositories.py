@@ -33,6 +33,7 @@ from nereid.text.files import TOKENIZERS
 from nereid_scheduler.control.repository.model_folder import (
     LocalFolder,
     find_export,
+    refuse_package,
     version_numbers,
 )
 from nereid_scheduler.core.models.dependencies import (
@@ -342,6 +343,8 @@ class _ModelReader:
                 self._file_digests = {_EXPORTED_VERSION: self._folder.digest_export(self._export)}
                 return
         self._available = tuple(version_numbers(self._folder.subfolders()))
+        if not self._available and not self._folder.has_file(CONFIG_FILE):
+            refuse_package(self._folder)
         # Make digests before the load: a file that is written during the load is then a change.
         for number in self._available:
             self._file_digests[number] = self._folder.digest(number)

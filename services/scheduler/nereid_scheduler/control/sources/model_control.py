@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.core.errors import Internal, InvalidArgument, Unavailable
+from nereid.core.permitted_models import ALL_NAMES
 from nereid.core.retry_after import DEFAULT_MS
 from nereid_scheduler.control.outcomes import ask_for
 from nereid_scheduler.control.repository.recorded_models import require_allowed_files
@@ -179,8 +180,8 @@ class ModelControl:
     ) -> None:
         """Serve a model as it is in its repository now, or as the override says.
 
-        permitted: models that may be steps; `None` permits all. If the load fails, NereidError is
-        raised and the old versions stay in service.
+        permitted: who asks, and models that may be steps; `None` permits all. If the load fails,
+        NereidError is raised and the old versions stay in service.
         """
         self._require_explicit()
         require_allowed_files(override, allowed=self._rules.allow_model_files)
@@ -189,27 +190,30 @@ class ModelControl:
                 f"invalid model name '{name}', model name must not contain path traversal"
                 " characters"
             )
-        if permitted is not None:
+        if permitted is not None and permitted.models != ALL_NAMES:
             await self._step_rights.check(name, override, permitted)
-        await self._carry_out(self._load_all(name, override))
+        await self._carry_out(self._load_all(name, override, _requester(permitted)))
 
-    async def _load_all(self, name: str, override: Override | None) -> None:
+    async def _load_all(self, name: str, override: Override | None, principal: str) -> None:
         names = [name]
         if self._repositories.namespacing:
             names = await asyncio.to_thread(self._repositories.qualified_names, name, override)
         for qualified in names or [name]:
-            await self._fulfil(qualified, Reason.BY_NAME, override=override)
+            await self._fulfil(qualified, Reason.BY_NAME, override=override, principal=principal)
 
-    async def unload(self, name: str, *, dependents: bool = False) -> None:
+    async def unload(
+        self, name: str, permitted: PermittedModels | None = None, *, dependents: bool = False
+    ) -> None:
         """Unload a model; return once it accepts no requests, before its last request has ended.
 
-        dependents: unload steps' models too, unless they were loaded by name or other ensembles use
-        them.
+        permitted: names who asks. dependents: unload steps' models too, unless they were loaded by
+        name or other ensembles use them.
         """
         self._require_explicit()
-        await self._carry_out(self._unload_all(name, dependents=dependents))
+        principal = _requester(permitted)
+        await self._carry_out(self._unload_all(name, principal, dependents=dependents))
 
-    async def _unload_all(self, name: str, *, dependents: bool) -> None:
+    async def _unload_all(self, name: str, principal: str, *, dependents: bool) -> None:
         names = self._catalogue.qualified_names(name)
         steps = {
             step
@@ -218,10 +222,10 @@ class ModelControl:
             for step in step_models(served.draft)
         }
         for qualified in names:
-            await self._fulfil(qualified, Reason.UNLOADED)
+            await self._fulfil(qualified, Reason.UNLOADED, principal=principal)
         for step in sorted(steps - self._desired.requested) if dependents else ():
             if not self._catalogue.is_step(step):
-                await self._fulfil(step, Reason.UNLOADED)
+                await self._fulfil(step, Reason.UNLOADED, principal=principal)
 
     async def _carry_out(self, work: Coroutine[None, None, None]) -> None:
         """Do work, which goes on if the client disconnects, until the scheduler stops."""
@@ -285,3 +289,7 @@ class ModelControl:
             name = served.name
             if name not in present and not desired.is_busy(name) and served.in_service:
                 self._desired.add(name, Reason.UNLOADED)
+
+
+def _requester(permitted: PermittedModels | None) -> str:
+    return "" if permitted is None else permitted.principal

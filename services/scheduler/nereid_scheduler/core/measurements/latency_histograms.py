@@ -31,7 +31,7 @@ def _bucket(duration_ns: int) -> int:
 
 
 class RecentLoad(NamedTuple):
-    """Outcomes of the last minutes, and quantiles of the successful requests' durations."""
+    """Outcomes of the last minutes, and quantiles of the executed requests' durations."""
 
     seconds: float
     requests: int
@@ -59,8 +59,10 @@ class LatencyHistograms:
         self.compute_output = [0] * _BUCKETS
         self._failures = 0
         self._refused = 0
+        # Requests of `request` to which the model itself has responded with an error.
+        self._error_responses = 0
         # The minute and its state before its first request, for minutes that had requests. A state
-        # is `request`, and then the failed and refused requests.
+        # is `request`, and then the failed and refused requests, and the error responses.
         self._minutes: list[tuple[int, Sequence[int]]] = []
         self._minute_ends_ns = 0
         self._began_ns = 0
@@ -93,6 +95,12 @@ class LatencyHistograms:
             self._begin_minute(now_ns)
         self._refused += 1
 
+    def record_error_response(self, now_ns: int) -> None:
+        """Count a request as failed whose duration counts: its model responds with an error."""
+        if now_ns >= self._minute_ends_ns:
+            self._begin_minute(now_ns)
+        self._error_responses += 1
+
     def recent(self, now_ns: int, minutes: int = WINDOW_MINUTES) -> RecentLoad | None:
         """Return what the last minutes were like; `None` if they had no request.
 
@@ -116,7 +124,7 @@ class LatencyHistograms:
         ]
 
     def _state(self) -> Sequence[int]:
-        return array("Q", [*self.request, self._failures, self._refused])
+        return array("Q", [*self.request, self._failures, self._refused, self._error_responses])
 
     def _begin_minute(self, now_ns: int) -> None:
         minute = now_ns // _MINUTE_NS
@@ -130,9 +138,10 @@ class LatencyHistograms:
 
 def _load(before: Sequence[int], after: Sequence[int], seconds: float) -> RecentLoad:
     grown = [now - then for now, then in zip(after, before, strict=True)]
-    counts, failures, refused = grown[:_BUCKETS], grown[_BUCKETS], grown[_BUCKETS + 1]
+    counts = grown[:_BUCKETS]
+    failures, refused, errors = grown[_BUCKETS:]
     p50, p95, p99 = (quantile_us(counts, share) for share in (0.5, 0.95, 0.99))
-    return RecentLoad(seconds, sum(counts), failures, refused, p50, p95, p99)
+    return RecentLoad(seconds, sum(counts) - errors, failures + errors, refused, p50, p95, p99)
 
 
 def quantile_us(counts: Sequence[int], share: float) -> float:

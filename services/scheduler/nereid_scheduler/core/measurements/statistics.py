@@ -134,12 +134,18 @@ class ModelStatistics:
         self.cache_miss = Duration()
         self.compute = Compute()
         self.compute_by_batch_size: dict[int, Compute] = {}
+        # Warm-up requests are not counted.
+        self.first_execution_ns = 0
         self.histograms = LatencyHistograms()
         # Counters for the metrics page only.
         self.failures = dict.fromkeys(FAILURE_REASONS, 0)
         self.refused = 0
+        self.error_responses = 0
         self.batches_closed = dict.fromkeys(CLOSING_REASONS, 0)
         self.retries = 0
+        # Elements of requests' inputs with padding, and of these the padding alone.
+        self.input_elements = 0
+        self.padding_elements = 0
         # For decoupled models: element n counts the n-th responses of all requests.
         self.responses: list[_Responses] = []
         # Key: the UUID of a GPU, which is a label of metrics.
@@ -165,6 +171,12 @@ class ModelStatistics:
         size = batch.size + batch.nulls
         by_size = self.compute_by_batch_size.get(size)
         if by_size is None:
+            if not self.compute_by_batch_size:
+                self.first_execution_ns = (
+                    execution.compute_input_ns
+                    + execution.compute_infer_ns
+                    + execution.compute_output_ns
+                )
             by_size = self.compute_by_batch_size[size] = Compute()
         by_size.record_execution(execution)
 
@@ -173,6 +185,9 @@ class ModelStatistics:
         size, request_ns = entry.valid.batch_size, ended_ns - entry.received_ns
         queue_ns = execution.started_ns - entry.enqueued_ns
         self.inference_count += size
+        if entry.valid.padded_elements:
+            self.input_elements += entry.valid.padded_elements
+            self.padding_elements += entry.valid.padded_elements - entry.valid.elements
         self.success.record(1, request_ns)
         self.queue_ns += queue_ns
         self.compute.record_execution(execution)
@@ -202,6 +217,11 @@ class ModelStatistics:
         """Count a request that the full queue refuses."""
         self.refused += 1
         self.histograms.record_refusal(now_ns)
+
+    def record_error_response(self, now_ns: int) -> None:
+        """Count a successful request whose model has responded with an error."""
+        self.error_responses += 1
+        self.histograms.record_error_response(now_ns)
 
     def record_cache_hit(self, entry: Entry, now_ns: int) -> None:
         """Count a request whose response was found in the cache, so that it was never queued."""

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 from librt.strings import write_i32_le, write_i64_le
 
 from nereid.core.correlation_ids import as_signed
+from nereid.timeline.event_log import EventLog
 from nereid.timeline.records import BatchRecord, EndedRequest, Member, Wait
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nereid.timeline.recorder import Recorder, RecordEvent
+    from nereid.timeline.recorder import Recorder
     from nereid.timeline.ring import PackedRing
     from nereid_scheduler.core.instances.instance_batches import SentBatch
     from nereid_scheduler.core.requests.entry import Entry
@@ -34,7 +35,7 @@ class SchedulerTimeline:
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder: Recorder | None = recorder
-        self._record_event: RecordEvent = recorder.record_event
+        self.events = recorder.events
         self._batches: PackedRing = recorder.add_packed_ring(BatchRecord, _read_batches)
         self._ended = recorder.add_ring(EndedRequest, _read_ended)
         self._waits = recorder.add_ring(Wait, itemgetter(1))
@@ -86,21 +87,15 @@ class SchedulerTimeline:
         """Record a wait that has ended."""
         self._waits.append((wait.to_ns, wait))
 
-    def record_event(self, what: str, subject: str, detail: str = "", *, from_ns: int = 0) -> None:
-        """Record an event. This method has the type `RecordEvent`."""
-        self._record_event(what, subject, detail, from_ns=from_ns)
-
 
 class NoTimeline(SchedulerTimeline):
-    """Timeline of a scheduler that records nothing; batches and requests do not come to it."""
+    """Timeline of a scheduler that records events alone; batches and requests do not come to it."""
 
     def __init__(self) -> None:
         self.recorder = None
+        self.events = EventLog()
 
     def record_wait(self, wait: Wait) -> None:
-        """Record nothing."""
-
-    def record_event(self, what: str, subject: str, detail: str = "", *, from_ns: int = 0) -> None:
         """Record nothing."""
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid_scheduler.core.models.dependencies import step_models
 from nereid_scheduler.core.models.last_loads import LastLoads
@@ -57,6 +57,16 @@ PATIENT: Final = frozenset({Reason.INITIAL, Reason.RECORDED, Reason.TAKEN_OVER})
 CONTINUING: Final = PATIENT | {Reason.ON_DEMAND}
 
 
+class Cause(NamedTuple):
+    """Why a version is loaded or unloaded, and the principal that asks for it, or empty."""
+
+    text: str = ""
+    principal: str = ""
+
+
+NO_CAUSE: Final = Cause()
+
+
 @dataclass(slots=True, eq=False)
 class DesiredModel:
     """One generation of a model: its desired state until the next generation."""
@@ -78,8 +88,15 @@ class DesiredModel:
     acted_on: bool = False
     superseded: bool = False
     ended: bool = False
+    # Client that asks for it; empty if nobody is known to.
+    principal: str = ""
     # The argument is `None` if the model is as desired.
     on_end: Callable[[NereidError | None], None] | None = None
+
+    @property
+    def cause(self) -> Cause:
+        """Why the model is loaded or unloaded."""
+        return Cause(self.reason.value, self.principal)
 
     @property
     def searching(self) -> bool:
@@ -127,6 +144,7 @@ class DesiredModels:
         hosts: frozenset[str] | None = None,
         record: ModelRecord | None = None,
         awaited_as: str = "",
+        principal: str = "",
         on_end: Callable[[NereidError | None], None] | None = None,
     ) -> DesiredModel:
         """Add a generation after all earlier ones of the model, and return it.
@@ -134,7 +152,9 @@ class DesiredModels:
         An unload, or a load with an override, goes before generations that wait for a record.
         awaited_as: plain name by which requests wait for the model.
         """
-        model = DesiredModel(name, reason, found, override, hosts, on_end=on_end)
+        model = DesiredModel(
+            name, reason, found, override, hosts, principal=principal, on_end=on_end
+        )
         if reason is Reason.MOVED:
             self._moved.append(model)
             self.last_loads.forget(name)
@@ -158,7 +178,9 @@ class DesiredModels:
         """Add and return loads for an ensemble's steps, inner ensembles after their own steps."""
         added: dict[str, DesiredModel] = {}
         for found in steps:
-            step = added[found.name] = self.add(found.name, Reason.STEP, found)
+            step = added[found.name] = self.add(
+                found.name, Reason.STEP, found, principal=model.principal
+            )
             step.needs = tuple(
                 added[needed] for needed in step_models(found.draft) if needed in added
             )

@@ -88,6 +88,10 @@ class ValidHead:
     layout: MemberLayout | None = None
     # Length of the rows before padding, of a model with max_batch_tokens; otherwise 0.
     length: int = 0
+    # Elements of the inputs, before and after padding; 0 for a model without padding. They are
+    # equal with max_batch_tokens, where the batch decides.
+    elements: int = 0
+    padded_elements: int = 0
 
 
 class PendingRequest(Protocol):

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from nereid.model_config import ModelConfig
+    from nereid.timeline.recorder import RecordEvent
     from nereid_scheduler.batching.rate_limiting.rate_limiter import RateLimiter
     from nereid_scheduler.core.instances.remote_instance import RemoteInstance
     from nereid_scheduler.core.measurements.timeline import SchedulerTimeline
@@ -80,9 +81,10 @@ class LoadRules:
     timeline: SchedulerTimeline = NO_TIMELINE
     steps: Steps = field(default_factory=Steps)
 
-    def record_event(self, what: str, subject: str, detail: str = "", *, from_ns: int = 0) -> None:
-        """Record an event in the timeline. This method is a RecordEvent."""
-        self.timeline.record_event(what, subject, detail, from_ns=from_ns)
+    @property
+    def record_event(self) -> RecordEvent:
+        """Function that records an event for the timeline and the console."""
+        return self.timeline.events.record
 
     def check_draft(self, draft: model_config_pb2.ModelConfig) -> None:
         """Raise InvalidArgument if the backend is forbidden, or a file belongs to another model."""

@@ -57,6 +57,7 @@ class Loader:
         self._on_handed_over = on_handed_over
         self._on_executors = on_executors
         self._rules = rules
+        self.record_event = rules.record_event
         self._on_change = on_change
         self._sessions: dict[str, Session] = {}
         self.ended_executors = EndedExecutors()
@@ -221,7 +222,7 @@ class Loader:
         self._rules.segment_owners.add_owner(session)
         backends = ", ".join(session.hello.backends)
         _log.info("executor '%s' joined with backends: %s", session.name, backends)
-        self._rules.record_event("executor joined", session.name, backends)
+        self.record_event("executor joined", session.name, backends)
         for served in list(self._lives.versions):
             self.loads.load_on(served, session)
         self._on_executors()
@@ -230,13 +231,14 @@ class Loader:
     def begin_takeover(self, lost: Iterable[str]) -> None:
         """Ask executors which requests they have begun for these schedulers, which were lost."""
         names = list(lost)
-        self._rules.record_event("scheduler takeover", ", ".join(names))
+        self.record_event("scheduler takeover", ", ".join(names))
         self.first_runs.begin_takeover(names)
 
     def executor_leaving(self, session: Session) -> None:
         """Give an executor no new batches: it is leaving, and only finishes those it has."""
         _log.info("executor '%s' is leaving", session.name)
         session.leaving = True
+        self.record_event("executor left", session.name, _place_of(session))
         self._remove_session(session)
         for served, hosted in session.hosted.items():
             hosted.awaited.clear()
@@ -255,7 +257,7 @@ class Loader:
         """Remove an executor whose Join stream has ended. If leaving, it may finish its batches."""
         if not (session.leaving or self._lives.stopped):
             _log.warning("executor '%s' was lost", session.name)
-            self._rules.record_event("executor lost", session.name)
+            self.record_event("executor lost", session.name, _place_of(session))
         self._rules.segment_owners.remove_owner(session)
         self._remove_session(session)
         self.ended_executors.add(session)
@@ -277,3 +279,8 @@ class Loader:
     def _remove_session(self, session: Session) -> None:
         if self._sessions.get(session.name) is session:
             del self._sessions[session.name]
+
+
+def _place_of(session: Session) -> str:
+    host_name = session.hello.host_name
+    return f"on {host_name}" if host_name else ""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nereid.model_config import ModelConfig
+    from nereid_scheduler.core.models.desired_models import Cause
     from nereid_scheduler.core.models.found_model import FoundModel
     from nereid_scheduler.placement.loads.loader import Loader
     from nereid_scheduler.placement.models.catalogue import ServedModel
@@ -30,8 +31,15 @@ class ModelReload:
     """Load a model as it was found. After run(), unload the versions in `to_unload`."""
 
     def __init__(
-        self, loader: Loader, model: ServedModel, found: FoundModel, *, continues: bool = False
+        self,
+        loader: Loader,
+        model: ServedModel,
+        found: FoundModel,
+        cause: Cause,
+        *,
+        continues: bool = False,
     ) -> None:
+        self._cause = cause
         self._continues = continues
         self._loader = loader
         self._model = model
@@ -99,6 +107,7 @@ class ModelReload:
             hosts=found.hosts,
             is_addition=bool(self._ready),
             continues=self._continues,
+            cause=self._cause,
         )
         self._new[number] = served
         if number not in self._ready:
@@ -134,6 +143,8 @@ class ModelReload:
         for number in plan.update_instances:
             self._ready[number].draft = self._found.draft
         self.to_unload += [self._model.versions[number] for number in plan.unload]
+        for served in self.to_unload:
+            served.cause = self._cause
 
     def _roll_back(self) -> None:
         for number, served in self._new.items():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from nereid.core.errors import Unavailable
 from nereid.model_config.remedies import with_remedy
+from nereid_scheduler.core.models.desired_models import NO_CAUSE
 from nereid_scheduler.core.models.lifecycle import LoadStatus, VersionState, reason_of
 from nereid_scheduler.placement.loads.load_waiters import LoadWaiters
 from nereid_scheduler.placement.models.ensemble_lifecycle import Ensembles
@@ -105,17 +106,28 @@ class VersionLives:
 
     def _record_change(self, served: ServedVersion) -> None:
         life = served.life
-        if life.failed:
-            self._record_event("load failed", str(served), life.reason)
-        elif life.state is VersionState.LOADING:
+        if life.state is VersionState.LOADING:
             self._loading_since_ns.setdefault(served, time.monotonic_ns())
             return
+        since_ns = self._loading_since_ns.pop(served, 0)
+        if life.failed:
+            what, detail, since_ns = "load failed", life.reason, 0
         elif life.state is VersionState.READY:
-            since_ns = self._loading_since_ns.get(served, 0)
-            self._record_event("load", str(served), from_ns=since_ns)
+            what, detail = "load", ""
         elif life.state is VersionState.UNAVAILABLE:
-            self._record_event("unload", str(served), life.reason)
-        self._loading_since_ns.pop(served, None)
+            what, detail, since_ns = "unload", life.reason, 0
+        else:
+            return
+        cause, served.cause = served.cause, NO_CAUSE
+        self._record_event(
+            what,
+            str(served),
+            detail,
+            from_ns=since_ns,
+            model=served.plain_name,
+            cause=cause.text,
+            principal=cause.principal,
+        )
 
     def _is_load_finished(self, served: ServedVersion) -> bool:
         return served.life.load_finished and not self._is_updating(served)

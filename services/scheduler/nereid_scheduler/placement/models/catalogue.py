@@ -15,7 +15,7 @@ from nereid_scheduler.core.models.dependencies import (
     step_models,
     step_request_id,
 )
-from nereid_scheduler.core.models.desired_models import DesiredModels
+from nereid_scheduler.core.models.desired_models import NO_CAUSE, DesiredModels
 from nereid_scheduler.core.models.lifecycle import VersionLife, VersionState
 from nereid_scheduler.core.models.revision import revision_of
 from nereid_scheduler.core.models.text_files import NO_TEXT_FILES, TextFiles
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from nereid.pb import model_config_pb2 as config_pb
+    from nereid_scheduler.core.models.desired_models import Cause
     from nereid_scheduler.core.models.on_demand_models import OnDemandModel
     from nereid_scheduler.core.models.overrides import OverrideDirectory
     from nereid_scheduler.versions.instance_pool import InstancePool
@@ -66,6 +67,8 @@ class ServedVersion:
     is_addition: bool = False
     # True if another scheduler may have served the version before. Its counters then continue.
     continues: bool = False
+    # Why the version is being loaded or unloaded; NO_CAUSE once it has been.
+    cause: Cause = NO_CAUSE
     _text_digest: bytes = b""
 
     def __str__(self) -> str:

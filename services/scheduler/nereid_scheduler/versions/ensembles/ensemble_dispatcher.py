@@ -54,6 +54,7 @@ from nereid_scheduler.versions.ensembles.step_tensors import (
     StepHeads,
     Tensor,
 )
+from nereid_scheduler.versions.ensembles.step_times import StepTimes
 from nereid_scheduler.versions.reruns.resent_requests import may_have_run
 from nereid_scheduler.versions.waits.nested_calls import NO_NESTED_CALLS
 
@@ -119,6 +120,8 @@ class EnsembleDispatcher(Dispatcher):
         self._max_heads = max_heads
         self._steps: BoundedCache[Step, StepHeads] = BoundedCache(max_steps)
         self._runs: dict[Entry, EnsembleRun] = {}
+        # By the step's index. A step that no request has needed has none.
+        self.step_times: dict[int, StepTimes] = {}
         configured = config.proto.ensemble_scheduling.max_inflight_requests
         self._max_open_calls = configured or _MAX_OPEN_CALLS
 
@@ -252,6 +255,8 @@ class EnsembleDispatcher(Dispatcher):
             self._segments.drop_response(response)
             return
         heads, entry = run.on_response(call, response)
+        if not response.more:
+            self._record_step(call.step.index, entry, response)
         if response.error is not None:
             if self._has_lost_inputs(run, call.tensors.values()):
                 self._restart_run(run)
@@ -279,6 +284,12 @@ class EnsembleDispatcher(Dispatcher):
             self._advance(run, run.graph.on_response(call, outputs, last=not response.more))
         if self._decoupled:
             run.throttle(call, self._max_open_calls)
+
+    def _record_step(self, index: int, entry: Entry, response: InferResponse) -> None:
+        times = self.step_times.get(index)
+        if times is None:
+            times = self.step_times[index] = StepTimes()
+        times.record(entry.received_ns, _now_ns(), failed=response.error is not None)
 
     def _build_response(self, run: EnsembleRun, outputs: Sequence[Tensor | None]) -> InferResponse:
         """Return the response with these outputs; may raise SegmentLostError."""

@@ -158,8 +158,9 @@ class _HeadReader:
             by_name = {tensor.name: tensor for tensor in inputs}
             self._check_inputs([by_name[name] for name in in_hash_order(names)], prefix)
             raise
-        length = 0
+        length = elements = padded_elements = 0
         if self._padding is not None:
+            elements = padded_elements = batch_size * _count_elements(shapes)
             # Requests of different sizes may share a batch: with max_batch_tokens all of them, or
             # else those that are padded to the same size.
             try:
@@ -168,6 +169,7 @@ class _HeadReader:
                     shapes = self._padding.open_shapes(shapes)
                 else:
                     shapes = self._padding.padded_shapes(shapes)
+                    padded_elements = batch_size * _count_elements(shapes)
             except InvalidArgument as refusal:
                 raise InvalidArgument(prefix + refusal.message) from None
         # Triton checks classifications when it responds, so last.
@@ -183,6 +185,8 @@ class _HeadReader:
             ),
             layout=member_layout(head, sizes),
             length=length,
+            elements=elements,
+            padded_elements=padded_elements,
         )
 
     def _check_inputs(
@@ -328,6 +332,10 @@ class _HeadReader:
             elif any_optional:
                 key.append(name)
         return tuple(key)
+
+
+def _count_elements(shapes: dict[str, tuple[int, ...]]) -> int:
+    return sum(datatypes.element_count(shape) for shape in shapes.values())
 
 
 def _quoted(names: Iterable[str]) -> str:

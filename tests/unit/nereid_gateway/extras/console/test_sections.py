@@ -8,11 +8,14 @@ from nereid.facts.document import Executor, Summary
 from nereid.facts.mesh_facts import ConfigFacts
 from nereid.observability.samples import Samples
 from nereid.pb import nereid_pb2 as pb
+from nereid_gateway.core.access.grant import Grant, Permission
 from nereid_gateway.extras.console import sections
 from nereid_gateway.extras.console.loads import Key, Loads
 from nereid_gateway.extras.console.look import IndexEntry, Look, Problem
 from nereid_gateway.extras.console.queries import View
 from tests.support.console.typed_documents import check
+
+_GRANT = Grant((Permission(frozenset({"console"}), ("a",)),))
 
 
 def look(time_s: float, page: str = "", **more: Any) -> Look:
@@ -109,6 +112,93 @@ def test_devices_and_who_has_their_memory() -> None:
     limited = sections.executors(seen, lambda name: name == "on_gpu")["e"]
     assert (limited["instances"], limited["busy"]) == (1, 0)
     assert [len(each["tenants"]) for each in limited["devices"]] == [0, 1]
+
+
+def test_the_models_with_the_most_memory_are_shown() -> None:
+    hosted = [
+        pb.HostedModel(model=f"m{number}", version=1, memory_bytes={"cpu": number})
+        for number in range(300)
+    ]
+    executor = pb.ExecutorFacts(name="e", hosted=hosted, devices=[pb.Device(kind=pb.Device.CPU)])
+    seen = look(1, hosting=pb.FactsResponse(executors=[executor]))
+    (cpu,) = sections.executors(seen)["e"]["devices"]
+    assert [each["model"] for each in cpu["tenants"]] == [f"m{n}" for n in range(299, 99, -1)]
+    # What a load has taken may be too little to be measured.
+    del executor.hosted[1:]
+    seen = look(1, hosting=pb.FactsResponse(executors=[executor]))
+    (cpu,) = sections.executors(seen)["e"]["devices"]
+    assert [each["model"] for each in cpu["tenants"]] == ["m0"]
+
+
+def test_executors_have_names_for_people() -> None:
+    names = {"node-1-71-a1b2c3": "node-1", "node-2-8-aa": "node-2", "node-2-9-bb": "node-2"}
+    names |= {"blue": "node-3", "old": ""}
+    executors = [
+        pb.ExecutorFacts(name=name, host_name=host_name) for name, host_name in names.items()
+    ]
+    found = sections.executors(look(1, hosting=pb.FactsResponse(executors=executors)))
+    assert [each["title"] for each in found.values()] == [
+        "node-1",
+        "node-2, process 8",
+        "node-2, process 9",
+        "blue",
+        "old",
+    ]
+
+
+def test_the_steps_of_an_ensemble_and_what_they_read() -> None:
+    config = ConfigFacts.of_document(
+        {
+            "name": "e",
+            "ensemble_scheduling": {
+                "step": [
+                    {"model_name": "b", "model_version": 2, "input_map": {"I": "x"}},
+                    {
+                        "model_name": "a",
+                        "model_version": -1,
+                        "input_map": {"I": "IN"},
+                        "output_map": {"O": "x"},
+                    },
+                ]
+            },
+        }
+    )
+    key = Key("e", "1")
+    recent = pb.VersionLoad.Minutes(requests=3, failures=1, p50_us=1.4, p99_us=9)
+    load = pb.VersionLoad(steps=[pb.StepLoad(index=1, last_30=recent, mean_us=2.6)])
+    seen = look(1, configs={key: config}, loads=Loads({key: load}))
+    (steps,) = sections.steps(seen, View(model="e")).values()
+    assert steps == [
+        {"model": "b", "version": "2", "after": [1]},
+        {
+            "model": "a",
+            "version": "",
+            "after": [],
+            "requests": 3,
+            "errors": 1,
+            "mean_us": 3,
+            "p50_us": 1,
+            "p99_us": 9,
+        },
+    ]
+    assert sections.steps(seen, View(model="other")) == {}
+
+
+def test_the_last_events_that_a_viewer_may_see() -> None:
+    events = (
+        pb.MeshEvent(scheduler="s", number=1, what="load", model="a", cause="c", principal="p"),
+        pb.MeshEvent(scheduler="s", number=2, what="executor lost", subject="e", duration_us=5),
+        pb.MeshEvent(scheduler="s", number=3, what="load failed", model="b", detail="why"),
+    )
+    seen = look(1, events=events)
+    found = sections.events(seen, View(events=2))
+    assert [*found] == ["s 2", "s 3"]
+    assert [event["problem"] for event in found.values()] == [True, True]
+    assert found["s 2"]["duration_us"] == 5
+    assert "model" not in found["s 2"]
+    # Events of no model are not for keys with some models alone.
+    limited = sections.events(seen, View(events=9, grant=_GRANT))
+    assert [(each["model"], each["principal"]) for each in limited.values()] == [("a", "p")]
 
 
 def test_owners_where_there_are_several_schedulers() -> None:

@@ -1,5 +1,6 @@
 """Reading model repositories from directories."""
 
+import json
 import os
 from pathlib import Path
 
@@ -250,6 +251,23 @@ def test_a_package_of_decisions_is_an_export(tmp_path: Path) -> None:
     found = only(tmp_path)
     assert (found.export, found.draft.backend) == (".", "onnxruntime")
     assert found.text_files[1].states.keys() == {"noulxp.json", "tokenizer/tokenizer.json"}
+
+
+@pytest.mark.parametrize(
+    ("profile", "text"),
+    [
+        (
+            "causal-letters",
+            "noulxp.json: profile: 'causal-letters' cannot be served, as",
+        ),
+        ("encoder-markers", "noulxp.json: weights: expected a file 'model.onnx'"),
+    ],
+)
+def test_a_package_without_a_graph_is_refused(tmp_path: Path, profile: str, text: str) -> None:
+    path = export(tmp_path, "model.gguf")
+    manifest = {"standard": "noulxp/0.2", "profile": profile}
+    (path / "noulxp.json").write_text(json.dumps(manifest))
+    assert reason(only(tmp_path)).startswith(text)
 
 
 @pytest.mark.parametrize(

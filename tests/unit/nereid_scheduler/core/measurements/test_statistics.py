@@ -1,6 +1,7 @@
 """A version's counters of requests and executions."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from nereid.core.wire.messages import ErrorStatus, InferResponse
 from nereid.observability.metrics import OTHER
@@ -193,3 +194,20 @@ def test_a_request_with_many_responses_counts_when_it_has_ended() -> None:
     assert (stats.success.count, stats.success.ns) == (1, 5000)
     assert (stats.queue.count, stats.queue.ns) == (1, 890)
     assert (stats.compute_infer.count, stats.compute_infer.ns) == (1, 200)
+
+
+def test_the_first_execution_is_kept() -> None:
+    records = records_of()
+    for size, infer_ns in ((1, 700), (1, 200), (2, 900)):
+        execution = Execution(*_TIMES[:4], infer_ns, 30)
+        end_whole(records, Batch([entry(size, 100, 110)], size, "single"), execution)
+    assert records.statistics.first_execution_ns == 740
+
+
+def test_padding_counts_for_requests_that_were_executed() -> None:
+    statistics = ModelStatistics()
+    padded = entry(1, 100, 110)
+    padded.valid = replace(padded.valid, elements=3, padded_elements=16)
+    for one in (padded, padded, entry(1, 100, 110)):
+        statistics.record_success(one, EXECUTION, 5000)
+    assert (statistics.input_elements, statistics.padding_elements) == (32, 26)

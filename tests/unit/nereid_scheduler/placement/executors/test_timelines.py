@@ -44,7 +44,7 @@ class World:
 def frames_of(name: str, events: int = 1) -> list[bytes]:
     recorder = Recorder("executor", name, 30, "there")
     for number in range(events):
-        recorder.record_event("load", f"{name}_{number}")
+        recorder.events.record("load", f"{name}_{number}")
     return list(recorder.frames(10_000_000_000))
 
 

@@ -214,6 +214,15 @@ class TestSharing:
         assert checker.check(head_of([b(2, 9, 2), a(2, 9)])).length == 9
         assert "padded together" in text_of(checker, a(1, 1), b(1, 2, 2))
 
+    def test_elements_are_counted_with_and_without_padding(self) -> None:
+        padding = 'parameters { key: "padding" value { string_value: "A[0]: 4 8" } }'
+        padded = validator(spec("A", "-1"), spec("B", "-1"), padding).check(
+            head_of([a(2, 3), b(2, 1)])
+        )
+        assert (padded.elements, padded.padded_elements) == (8, 10)
+        other = validator(spec("A", "-1")).check(head_of([a(2, 3)]))
+        assert (other.elements, other.padded_elements) == (0, 0)
+
     def test_shape_tensors_must_be_equal_in_content(self) -> None:
         checker = validator(spec("A", "-1"), SHAPE_TENSOR, backend="tensorrt")
         head = head_of([a(1, 2), ("B", "INT32", [2])])

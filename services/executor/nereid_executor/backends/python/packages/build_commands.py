@@ -8,6 +8,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from nereid_executor.backends.python.packages.requests import Lock
 from nereid_executor.backends.python.packages.script_metadata import allows_python
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from nereid_executor.backends.python.packages.requests import PackageRequest
 
 # A change of what is built for the same request has another number.
-_FORM: Final = 1
+_FORM: Final = 2
 _EXPORTED: Final = "exported.txt"
 # Everything else in the executor's environment may be a secret, which setup.py must not see.
 _INHERITED: Final = frozenset(
@@ -112,7 +113,7 @@ def plan_build(
         own.numpy,
         "" if is_own else request.requires_python,
         list(request.texts.items()),
-        request.locked,
+        request.lock.value,
         digests,
         sorted(rules.items()),
     ]
@@ -126,11 +127,12 @@ def plan_build(
 
 
 def build_environ(
-    environ: Mapping[str, str], scratch: Path, *, has_wheelhouse: bool
+    environ: Mapping[str, str], target: Path, scratch: Path, *, has_wheelhouse: bool
 ) -> dict[str, str]:
     """Return the environment variables of a build: those of installers, and no secrets of others.
 
-    scratch: a folder for temporary files, and for downloads unless a variable names a cache.
+    target: the environment's folder, which uv sync is told by a variable alone. scratch: a folder
+    for temporary files, and for downloads unless a variable names a cache.
     has_wheelhouse: packages come from nowhere else, whatever variables and files of installers say.
     """
     kept = {
@@ -153,6 +155,8 @@ def build_environ(
         "PIP_NO_INPUT": "1",
         "NO_COLOR": "1",
         "UV_NO_PROGRESS": "1",
+        "UV_PREVIEW_FEATURES": "pylock",
+        "UV_PROJECT_ENVIRONMENT": str(target),
         "PYTHONNOUSERSITE": "1",
     }
     if has_wheelhouse:
@@ -167,16 +171,18 @@ def build_commands(
 
     scratch: the folder that has the request's texts.
     """
-    request, program = plan.request, installer.program
-    if not installer.is_uv and (plan.other_python or request.locked_script):
-        what = "another Python" if plan.other_python else f"a lock of {request.locked_script}"
+    request, lock, program = plan.request, plan.request.lock, installer.program
+    if not installer.is_uv and (plan.other_python or lock not in (Lock.NONE, Lock.HASHES)):
+        what = "another Python" if plan.other_python else "what only uv reads"
         raise PlanError(f"{request.source} needs {what}, and thereby uv (pip install uv)")
     first = scratch / next(iter(request.texts))
-    sources = ["-r", str(_EXPORTED if request.locked_script else first)]
+    is_exported = lock in (Lock.PROJECT, Lock.SCRIPT)
+    sources = ["-r", _EXPORTED if is_exported else str(first)]
     rules = _source_rules(plan)
-    if request.locked:
+    # A project's lock has hashes of what comes from an index, and uv verifies those that it has.
+    if lock not in (Lock.NONE, Lock.PROJECT):
         rules.append("--require-hashes")
-    elif plan.other_python:
+    elif lock is Lock.NONE and plan.other_python:
         # The executor's own numpy, which pb_utils would use otherwise, is for its own Python.
         sources.append("numpy")
     place = ("--python", str(target / "bin/python"))
@@ -188,9 +194,19 @@ def build_commands(
     offline = ["--offline"] if plan.wheelhouses else []
     python = plan.other_python or own.executable
     commands = [[program, "venv", *offline, "--python", python, str(target)]]
-    if request.locked_script:
-        script = ("--script", str(scratch / request.locked_script), "--frozen", "--offline")
-        commands.append([program, "export", "--quiet", *script, "--output-file", _EXPORTED])
+    project = ("--project", str(first.parent), "--frozen", "--no-dev")
+    if lock is Lock.PROJECT and not plan.wheelhouses:
+        # Where a project has sources of its own, only this uses them.
+        return [*commands, [program, "sync", *project, "--no-install-project"]]
+    if is_exported:
+        what_of = (
+            ("--script", str(first), "--frozen")
+            if lock is Lock.SCRIPT
+            else (*project, "--no-emit-project")
+        )
+        commands.append(
+            [program, "export", "--quiet", *what_of, "--offline", "--output-file", _EXPORTED]
+        )
     commands.append([program, "pip", "install", *offline, *place, *rules, *sources])
     return commands
 

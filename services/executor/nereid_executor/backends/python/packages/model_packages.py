@@ -36,7 +36,7 @@ from nereid_executor.backends.python.packages.build_process import (
 )
 from nereid_executor.backends.python.packages.environment_cache import EnvironmentCache
 from nereid_executor.backends.python.packages.eviction import KeptLimits
-from nereid_executor.backends.python.packages.requests import RequestError, find_request
+from nereid_executor.backends.python.packages.requests import Lock, RequestError, find_request
 from nereid_executor.backends.python.supervisor.environments import ENVIRONMENT_KEY
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class ModelPackages:
                 request,
                 own_python(),
                 {folder: digest_of(Path(folder)) for folder in wheelhouses},
-                build_environ(os.environ, Path(), has_wheelhouse=bool(wheelhouses)),
+                build_environ(os.environ, Path(), Path(), has_wheelhouse=bool(wheelhouses)),
                 offline=self._mode == "offline",
             )
             build = _Build(
@@ -162,10 +162,17 @@ class _Build:
             path = scratch / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
+        if plan.request.wheels is not None and plan.request.lock in (Lock.PYLOCK, Lock.PROJECT):
+            # These name wheels by paths relative to their own.
+            first = scratch / next(iter(plan.request.texts))
+            wheels = os.path.relpath(plan.request.wheels, plan.request.source.parent)
+            link = Path(os.path.normpath(first.parent / wheels))
+            link.parent.mkdir(exist_ok=True)
+            link.symlink_to(plan.request.wheels.resolve())
         _log.info("model %s: installing the packages of %s", self.model, plan.request.source)
         self.on_progress("resolving its packages")
         has_wheelhouse = bool(plan.wheelhouses)
-        environ = build_environ(os.environ, scratch, has_wheelhouse=has_wheelhouse)
+        environ = build_environ(os.environ, target, scratch, has_wheelhouse=has_wheelhouse)
         rules = ProcessRules(environ, scratch, lock, began + self.limit_s, self.cancelled)
         try:
             for command in build_commands(plan, own, self.installer, target, scratch):

@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 import re
 import stat
+import tomllib
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from nereid_executor.backends.python.packages.script_metadata import read_script_metadata
+from nereid_executor.backends.python.packages.script_metadata import (
+    allows_python,
+    read_script_metadata,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,6 +21,9 @@ if TYPE_CHECKING:
 
 REQUIREMENTS: Final = "requirements.txt"
 LOCK: Final = "requirements.lock"
+PYLOCK: Final = "pylock.toml"
+PROJECT: Final = "pyproject.toml"
+PROJECT_LOCK: Final = "uv.lock"
 # The lock that `uv lock --script model.py` writes is model.py.lock.
 SCRIPT_LOCK: Final = ".lock"
 WHEELS: Final = "wheels"
@@ -30,6 +38,16 @@ _INDEX_OPTIONS: Final = ("-i", "--index-url", "--extra-index-url")
 _REMOTE: Final = re.compile(r"[a-z+]+://", re.IGNORECASE)
 
 
+class Lock(Enum):
+    """The kinds of locks, whose versions alone may be installed. Only HASHES needs no uv."""
+
+    NONE = "none"
+    HASHES = LOCK
+    PYLOCK = PYLOCK
+    PROJECT = PROJECT_LOCK
+    SCRIPT = SCRIPT_LOCK
+
+
 class RequestError(ValueError):
     """The files that name a model's packages cannot be used; the text says why."""
 
@@ -40,22 +58,19 @@ class PackageRequest:
 
     # The file that names them.
     source: Path
-    # Key: a relative path. Value: a file's text. The first one is the requirements to install,
-    # unless there is a script's lock.
+    # Key: a relative path. Value: a file's text. The first one is what to install: requirements,
+    # pylock.toml, or the project or script that has the lock beside it.
     texts: dict[str, str]
-    # True if only versions and hashes of a lock may be installed.
-    locked: bool = False
-    # A name in `texts`: a script with a lock beside it.
-    locked_script: str = ""
+    lock: Lock = Lock.NONE
     requires_python: str = ""
     # Folder of the model's own wheels.
     wheels: Path | None = None
 
     @property
     def has_remote_source(self) -> bool:
-        """True if a package is named by a URL, which no wheelhouse replaces."""
+        """True if requirements name a package by a URL, which no wheelhouse replaces."""
         lines = (line for text in self.texts.values() for line in _lines(text))
-        return not self.locked_script and any(
+        return self.lock in (Lock.NONE, Lock.HASHES) and any(
             _REMOTE.search(line) is not None and not line.startswith(_INDEX_OPTIONS)
             for line in lines
         )
@@ -82,12 +97,41 @@ def _request_of_folder(folder: Path, root: Path, wheels: Path | None) -> Package
     path, lock = folder / REQUIREMENTS, folder / LOCK
     text, lock_text = _read(path), _read(lock)
     if lock_text is not None:
-        return PackageRequest(
-            lock, _locked_texts(lock, lock_text, root), locked=True, wheels=wheels
-        )
+        texts = _locked_texts(lock, lock_text, root)
+        return PackageRequest(lock, texts, Lock.HASHES, wheels=wheels)
+    if (request := _request_of_toml_lock(folder, root, wheels)) is not None:
+        return request
     if text is not None and any(_lines(text)):
         return PackageRequest(path, _with_included(path, text, root), wheels=wheels)
     return None
+
+
+def _request_of_toml_lock(folder: Path, root: Path, wheels: Path | None) -> PackageRequest | None:
+    for kind in (Lock.PYLOCK, Lock.PROJECT):
+        lock = folder / kind.value
+        lock_text = _read(lock)
+        if lock_text is None:
+            continue
+        texts = {os.path.relpath(lock, root): lock_text}
+        if kind is Lock.PROJECT:
+            project = folder / PROJECT
+            project_text = _read(project)
+            if project_text is None:
+                raise RequestError(f"{lock} is the lock of {PROJECT}, which is not beside it")
+            texts = {os.path.relpath(project, root): project_text, **texts}
+        return PackageRequest(lock, texts, kind, _requires_python(lock, lock_text), wheels)
+    return None
+
+
+def _requires_python(lock: Path, text: str) -> str:
+    try:
+        given = tomllib.loads(text).get("requires-python", "")
+        if not isinstance(given, str):
+            raise ValueError("its 'requires-python' is no string")  # noqa: TRY004 - of a file
+        allows_python(given, (0, 0, 0))
+    except ValueError as error:
+        raise RequestError(f"{lock}: {error}") from error
+    return given.strip()
 
 
 def _request_of_script(script: Path, root: Path, wheels: Path | None) -> PackageRequest | None:
@@ -103,7 +147,7 @@ def _request_of_script(script: Path, root: Path, wheels: Path | None) -> Package
     lock_text = _read(lock)
     if source is not None and lock_text is not None:
         texts = {script.name: source, lock.name: lock_text}
-        return PackageRequest(lock, texts, True, script.name, python, wheels)
+        return PackageRequest(lock, texts, Lock.SCRIPT, python, wheels)
     text = "\n".join(metadata.dependencies)
     texts = _with_included(script.with_name(REQUIREMENTS), text, root)
     return PackageRequest(script, texts, requires_python=python, wheels=wheels)

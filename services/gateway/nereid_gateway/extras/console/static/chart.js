@@ -21,7 +21,9 @@ export function sparkline(values, label, capacity = 60) {
     }
     const x = ((first + index) * step).toFixed(1);
     const y = (HEIGHT - 2 - (value / most) * (HEIGHT - 4)).toFixed(1);
-    path += `${drawn ? "L" : "M"}${x} ${y}`;
+    // A value between two gaps is a short line.
+    if (drawn) path += `L${x} ${y}`;
+    else path += known(values[index + 1]) ? `M${x} ${y}` : `M${x} ${y}h-3`;
     drawn = true;
   });
   return h(

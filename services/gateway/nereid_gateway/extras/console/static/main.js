@@ -7,6 +7,7 @@ import { clock } from "./format.js";
 import { address, empty, icon } from "./parts.js";
 import { key, request as send, setKey } from "./session.js";
 import { Stream } from "./stream.js";
+import * as events from "./events.js";
 import * as executors from "./executors.js";
 import * as model from "./model.js";
 import * as models from "./models.js";
@@ -15,11 +16,12 @@ import * as request from "./request.js";
 import * as schedulers from "./schedulers.js";
 import * as slow from "./slow.js";
 
-const VIEWS = { overview, models, model, executors, schedulers, slow, request };
+const VIEWS = { overview, models, model, executors, schedulers, slow, events, request };
 // Views of the navigation, with the keys that open them after a g.
 const PLACES = [
   ["overview", "Overview", "o"], ["models", "Models", "m"], ["executors", "Executors", "e"],
   ["schedulers", "Schedulers", "s"], ["slow", "Slow requests", "l"],
+  ["events", "Events", "v"],
 ];
 // The navigation marks the list of models while a view of one model is shown.
 const WITHIN = { model: "models", request: "models" };

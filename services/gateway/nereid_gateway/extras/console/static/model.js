@@ -1,12 +1,12 @@
 // One model: its versions, their states and the reasons for them, their load and configuration.
 
-import { bars, sparkline } from "./chart.js";
+import { bars, breakdown, sparkline } from "./chart.js";
 import { loadButton, unloadButton } from "./control.js";
 import { lines } from "./diff.js";
 import { h } from "./dom.js";
 import { CLOSING_REASONS, latencyParts, may, rowsOf } from "./facts.js";
 import { bytes, clock, count, microseconds, percent, plural, rate, seconds } from "./format.js";
-import { address, badge, definitions, empty, foldedText, phases, section, stateBadge, statements, table, tile } from "./parts.js";
+import { address, badge, definitions, empty, foldedText, icon, phases, section, stateBadge, statements, table, tile, versionLink } from "./parts.js";
 
 export const title = ({ name }) => name ?? "Model";
 export const query = ({ name }) => ({ model: name ?? "" });
@@ -21,22 +21,25 @@ export function render(context) {
     return [head, said.length > 0 ? statements(said) : empty("No repository of this mesh has a model of this name.")];
   }
   const about = facts.details?.model === row.name ? facts.details : null;
+  const steps = about?.steps?.[row.version];
   return [
     h("div", { class: "heading" }, head, stateBadge(row), actions(context, row)),
     versions(rows, row),
     row.reason ? h("p", { class: "reason" }, row.reason) : null,
+    about?.diagnoses?.[row.version]?.length > 0 ? section("Why it is slow", diagnoses(about.diagnoses[row.version])) : null,
     section("Explained", statements(row.statements)),
-    row.rates ? live(row, history) : null,
+    row.rates ? live(row, history, steps !== undefined) : null,
     row.recent ? section("The last 30 minutes", recent(row, about?.minutes?.[row.version] ?? [])) : null,
+    steps ? section("Steps", graph(steps)) : null,
     row.rates ? h("div", { class: "columns" },
       section("Mean latency by phase",
         phases(latencyParts(row.latency_us), row.latency_us?.request ?? 0, "a request, queue to output")),
       section("Queue", queue(row)),
-      section("Batch sizes", sizes(row)),
-      section("Why batches closed", closed(row)),
+      // An ensemble's requests are batched by the models of its steps.
+      steps ? null : [section("Batch sizes", sizes(row)), section("Why batches closed", closed(row))],
       section("Since the load", totals(row)),
       section("Memory and placement", placement(row))) : null,
-    about?.batches ? section("Batches at its instances", batches(about.batches[row.version] ?? [], context.ui, row.version)) : null,
+    about?.batches && !steps ? section("Batches at its instances", batches(about.batches[row.version] ?? [], context.ui, row.version)) : null,
     about ? section("Configuration", configuration(about.versions?.[row.version])) : null,
   ];
 }
@@ -63,12 +66,24 @@ function versions(rows, shown) {
     }, `Version ${row.version || "–"}`, rows.length > 1 ? [" ", stateBadge(row)] : null)));
 }
 
-function live(row, history) {
+// Shows the causes that `nereid doctor` finds, with their remedies to copy.
+function diagnoses(list) {
+  return h("ul", { class: "statements" }, list.map((each) =>
+    h("li", { key: each.code, class: "problem" }, icon("warn"),
+      h("div", null,
+        h("p", { class: "said" }, each.evidence),
+        h("p", { class: "advice" }, each.advice,
+          each.remedy ? [" ", h("code", null, each.remedy)] : null,
+          each.gain ? `, ${each.gain}` : null,
+          each.command ? ["; ", h("code", null, each.command), " measures it"] : null)))));
+}
+
+function live(row, history, isEnsemble) {
   const of = (name) => history.of(`${row.key} ${name}`);
   return h("div", { class: "tiles" },
     tile("Requests", rate(row.rates.requests), "/s", of("requests"), row.rates.refused > 0 ? `${rate(row.rates.refused)} /s refused` : ""),
     tile("Errors", rate(row.rates.errors), "/s", of("errors")),
-    tile("Rows in a batch", row.batches?.mean_rows ? rate(row.batches.mean_rows) : "–",
+    isEnsemble ? null : tile("Rows in a batch", row.batches?.mean_rows ? rate(row.batches.mean_rows) : "–",
       row.batches?.max_batch_size ? `of ${count(row.batches.max_batch_size)}` : "", of("rows"), `${rate(row.rates.executions)} batches a second`),
     tile("Waiting", count(row.queue?.pending ?? 0), "requests", of("pending")));
 }
@@ -93,6 +108,36 @@ function recent({ recent: half }, minutes) {
       line(`p99 by minute, at most ${microseconds(Math.max(0, ...minutes.map((each) => each.p99_us)))}`, of((each) => (each.requests > 0 ? each.p99_us : null))),
       line(`requests by minute, at most ${count(Math.max(0, ...minutes.map((each) => each.requests)))}`, of((each) => each.requests))),
   ];
+}
+
+// Shows an ensemble's steps in columns: a step stands right of all whose outputs it reads.
+function graph(steps) {
+  const columns = [];
+  const known = new Map();
+  const columnOf = (step) => {
+    if (!known.has(step)) known.set(step, 1 + Math.max(-1, ...step.after.map((source) => columnOf(steps[source]))));
+    return known.get(step);
+  };
+  steps.forEach((step, index) => (columns[columnOf(step)] ??= []).push({ ...step, number: index + 1 }));
+  const most = Math.max(...steps.map((step) => step.mean_us ?? 0), 1);
+  return [
+    h("ol", { class: "graph" }, columns.map((column, place) => h("li", { key: place }, h("ul", null, column.map((step) => stepOf(step, most)))))),
+    h("p", { class: "note" }, "Times of the ensemble's own requests, with their wait for the step's model: p50 and p99 of the last 30 minutes, the mean since the load."),
+  ];
+}
+
+function stepOf(step, most) {
+  const { number, after, requests, errors, mean_us: mean } = step;
+  return h("li", { key: number, class: "step" },
+    h("p", null, h("span", { class: "quiet" }, `${number} `), versionLink(step.model, step.version)),
+    after.length > 0 ? h("p", { class: "note" }, `reads from ${after.map((source) => source + 1).join(", ")}`) : null,
+    requests === undefined && errors === undefined ? h("p", { class: "quiet" }, "No requests.") : [
+      breakdown([{ name: "mean", value: mean, text: microseconds(mean), tone: 3 }], most, `Step ${number}: `),
+      definitions([
+        ["p50", microseconds(step.p50_us)], ["p99", microseconds(step.p99_us)], ["Requests", count(requests)],
+        errors > 0 ? ["Errors", h("span", { class: "bad-text" }, count(errors))] : null,
+      ]),
+    ]);
 }
 
 function queue(row) {

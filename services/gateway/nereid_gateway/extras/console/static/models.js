@@ -33,7 +33,13 @@ export function render({ facts, parameters, ui, replace }) {
           ui.timer = setTimeout(() => replace(address("models", { query: ui.text, sort: parameters.sort ?? "" })), PAUSE_MS);
         },
       }),
-      h("p", { class: "quiet", role: "status" }, found(models, parameters.sort))),
+      h("p", { class: "quiet", role: "status" }, found(models, parameters.sort)),
+      // A narrow page has no titles of columns to sort by.
+      h("label", { for: "sort", class: "narrow" }, "Order"),
+      h("select", {
+        id: "sort", class: "narrow", value: ORDERS[parameters.sort] ? parameters.sort : "",
+        onchange: (event) => replace(address("models", { query: parameters.query ?? "", sort: event.target.value })),
+      }, h("option", { value: "" }, "by name"), Object.entries(ORDERS).map(([sort, name]) => h("option", { key: sort, value: sort }, name)))),
     rowsOf(facts).length === 0
       ? empty(models.total === 0 ? "The repositories have no model." : "No model has that in its name.")
       : table("Models, their states and their load", columns(facts, parameters), rowsOf(facts), (row) => row.key, "stacked"),

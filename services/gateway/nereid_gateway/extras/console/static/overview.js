@@ -2,12 +2,13 @@
 
 import { h } from "./dom.js";
 import { busyInstances, latencyParts, rowsOf, seesAll } from "./facts.js";
-import { bytes, count, percent, plural, rate } from "./format.js";
-import { address, badge, definitions, empty, modelLink, phases, section, stateBadge, table, tile } from "./parts.js";
+import { eventBadge, newestFirst, subject } from "./events.js";
+import { bytes, clock, count, percent, plural, rate } from "./format.js";
+import { address, badge, definitions, empty, modelLink, phases, schedulerTitle, section, stateBadge, table, tile } from "./parts.js";
 
 export const title = () => "Overview";
 // Failed models come first in the list, then those with the most errors; at most this many are shown.
-export const query = () => ({ limit: 8, sort: "errors" });
+export const query = () => ({ limit: 8, sort: "errors", events: 6 });
 
 export function render({ facts, history }) {
   const { summary } = facts;
@@ -31,7 +32,8 @@ export function render({ facts, history }) {
       section("Models", models(facts)),
       section("Executors and devices", executors(facts)),
       section("Schedulers", schedulers(facts)),
-      all ? section("Response cache", cache(facts.cache)) : null),
+      section("Latest events", latest(facts)),
+      facts.cache?.capacity_bytes ? section("Response cache", cache(facts.cache)) : null),
   ];
 }
 
@@ -95,7 +97,7 @@ function executors(facts) {
   if (list.length === 0) return empty("None has joined.");
   return [
     h("ul", { class: "rows" }, list.slice(0, 8).map((each) =>
-      h("li", { key: each.name }, h("b", { class: "name" }, each.name), h("span", null,
+      h("li", { key: each.name }, h("b", { class: "name", title: each.name }, each.title), h("span", null,
         `${count(each.busy)} of ${plural(each.instances, "instance")} busy`),
       h("span", { class: "quiet" }, each.devices.map((device) => device.name).join(", "))))),
     h("p", null, h("a", { href: address("executors") },
@@ -108,15 +110,24 @@ function schedulers(facts) {
   if (list.length === 0) return empty("None is known.");
   return [
     h("ul", { class: "rows" }, list.map((each) =>
-      h("li", { key: each.name }, h("b", { class: "name" }, each.name),
+      h("li", { key: each.name }, h("b", { class: "name", title: each.name }, schedulerTitle(each)),
         h("span", null, plural(each.models, "model")),
         each.reachable ? badge("good", "reachable") : badge("bad", "unreachable")))),
     h("p", null, h("a", { href: address("schedulers") }, "Who owns what")),
   ];
 }
 
+function latest(facts) {
+  const list = newestFirst(facts);
+  return [
+    list.length === 0 ? empty("None yet.") : h("ul", { class: "rows" }, list.map((event) =>
+      h("li", { key: event.key }, h("span", { class: "quiet" }, clock(event.time_s)), eventBadge(event), h("span", null, subject(event)),
+        event.principal ? h("span", { class: "quiet" }, `by ${event.principal}`) : null))),
+    h("p", null, h("a", { href: address("events") }, "All events")),
+  ];
+}
+
 function cache(facts) {
-  if (!facts?.capacity_bytes) return empty("The mesh has none.");
   const asked = facts.hits_per_s + facts.misses_per_s;
   return definitions([
     ["Hits", `${rate(facts.hits_per_s)} /s${asked > 0 ? `, ${percent(facts.hits_per_s / asked)}` : ""}`],

@@ -18,6 +18,11 @@ export function versionLink(name, version) {
   return [modelLink(name, version), version ? h("span", { class: "quiet" }, ` v${version}`) : null];
 }
 
+// A mesh's only scheduler has no name of its own.
+export function schedulerTitle({ name, host_name: host }) {
+  return name === "scheduler" && host ? host : name;
+}
+
 const MARKS = { READY: "good", LOADING: "busy", UNLOADING: "busy", UNAVAILABLE: "bad", "": "quiet" };
 
 // Shows a state in words with a mark beside it, because not everybody sees colours.
@@ -25,6 +30,7 @@ export function stateBadge(row) {
   let [mark, text] = [MARKS[row.state] ?? "quiet", row.state || "not loaded"];
   if (row.state === "READY" && row.in_memory === false) [mark, text] = ["quiet", "READY on demand"];
   if (row.state === "UNAVAILABLE" && row.health !== "failed") mark = "quiet";
+  if (row.state === "READY" && row.health === "problem") mark = "warn";
   return badge(mark, text);
 }
 

@@ -3,7 +3,7 @@
 import { h } from "./dom.js";
 import { seesAll } from "./facts.js";
 import { count, plural } from "./format.js";
-import { badge, definitions, empty, modelLink, section } from "./parts.js";
+import { badge, definitions, empty, modelLink, schedulerTitle, section } from "./parts.js";
 
 export const title = () => "Schedulers";
 export const query = () => ({ limit: 1 });
@@ -21,8 +21,10 @@ export function render({ facts }) {
 
 function scheduler(each, all) {
   const more = each.models - each.owned.length;
-  return section(each.name,
-    h("div", { class: "inline" }, each.reachable ? badge("good", "reachable") : badge("bad", "unreachable")),
+  const shown = schedulerTitle(each);
+  return section(shown,
+    h("div", { class: "inline" }, each.reachable ? badge("good", "reachable") : badge("bad", "unreachable"),
+      each.host_name && each.host_name !== shown ? h("span", { class: "quiet" }, `on ${each.host_name}`) : null),
     definitions([
       ["Owns", plural(each.models, "model")],
       ["Gateways", count(each.gateways)],

@@ -10,6 +10,7 @@ import orjson
 from nereid.core.errors import NereidError
 from nereid.pb import kserve_pb2
 from nereid.text.mapping import CLASSIFY, EMBED, RANK
+from nereid.text.questions import SYSTEM_ONE_TYPES
 from nereid.version import version
 from nereid_gateway.extras.openai.calls import permitted_names
 
@@ -110,10 +111,19 @@ class OpenAiModels:
 
 
 def _document(name: str, model: TextModel | None) -> dict[str, Any]:
-    return {
+    document = {
         "id": name,
         "object": "model",
         "created": 0 if model is None else model.loaded_s,
         "owned_by": "nereid",
         "max_model_len": None if model is None else model.mapping.max_tokens or None,
     }
+    decisions = None if model is None else model.mapping.decisions
+    if decisions is not None and decisions.package is not None:
+        # Servers of System One models say this of a package.
+        document |= decisions.package._asdict() | {
+            "question_types": [*SYSTEM_ONE_TYPES],
+            "conformance": None,
+            "calibration": None,
+        }
+    return document

@@ -55,7 +55,7 @@ class TextModel:
         # Number of changes of the mesh's models before the schedulers were last asked about it.
         self.checked = _NEVER
         self._tokenizer: TextTokenizer | None = None
-        self._heads = BoundedCache[int, bytes](_MAX_HEADS)
+        self._heads = BoundedCache[tuple[int, ...], bytes](_MAX_HEADS)
         self._ones = _Filler()
         self._zeros = _Filler()
 
@@ -89,8 +89,10 @@ class TextModel:
         """Return whether all has been read that rows need."""
         return self._tokenizer is not None or (self.takes_text and not self.has_tokenizer)
 
-    def token_row(self, tokens: Tokens) -> Row:
-        """Return the row of a text's tokens."""
+    def token_row(
+        self, tokens: Tokens, further: Sequence[tuple[TextInput, Sequence[int]]] = ()
+    ) -> Row:
+        """Return the row of a text's tokens. further: inputs with their values in this row."""
         mapping = self.mapping
         assert mapping.ids is not None, "the model takes texts"
         ids = np.array(tokens.ids, NUMPY_TYPE[mapping.ids.datatype])
@@ -110,7 +112,9 @@ class TextModel:
                 types = np.zeros(size, NUMPY_TYPE[mapping.types.datatype])
                 types[:count] = tokens.types
                 payloads.append(types.tobytes())
-        return Row(self._head(size), payloads, count, count, self.digest)
+        for tensor, values in further:
+            payloads.append(np.array(values, NUMPY_TYPE[tensor.datatype]).tobytes())
+        return Row(self._head(size, further), payloads, count, count, self.digest)
 
     def text_row(self, text: str, count: int = 0) -> Row:
         """Return the row of a text for a model that takes texts. count: its tokens, if known."""
@@ -118,8 +122,9 @@ class TextModel:
         element = len(content).to_bytes(4, "little") + content
         return Row(self._head(1), [element], count, len(content), self.digest)
 
-    def _head(self, size: int) -> bytes:
-        known = self._heads.get(size)
+    def _head(self, size: int, further: Sequence[tuple[TextInput, Sequence[int]]] = ()) -> bytes:
+        key = size, *(len(values) for _, values in further)
+        known = self._heads.get(key)
         if known is not None:
             return known
         mapping = self.mapping
@@ -127,8 +132,9 @@ class TextModel:
             [mapping.text] if mapping.ids is None else [mapping.ids, mapping.mask, mapping.types]
         )
         tensors = [_tensor(each, size) for each in inputs if each is not None]
+        tensors += [_tensor(tensor, len(values)) for tensor, values in further]
         head = request_head.build(self.name, self.version, tensors, [mapping.output]).head
-        return self._heads.remember(size, head)
+        return self._heads.remember(key, head)
 
 
 class _Filler:

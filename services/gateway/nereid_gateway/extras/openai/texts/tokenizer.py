@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tokenizers import Tokenizer
 
 from nereid.core.errors import InvalidArgument
-from nereid_gateway.extras.openai.errors import InvalidParameter
+from nereid_gateway.extras.openai.errors import TOO_LONG, InvalidParameter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
+    from numpy.typing import NDArray
     from tokenizers import Encoding
 
     # A text, or a pair of texts for a ranker.
@@ -39,7 +41,7 @@ class TokenLimit(NamedTuple):
 class Tokens(NamedTuple):
     """Tokens of a row. types: 1 for tokens of the second text of a pair, or None if all are 0."""
 
-    ids: Sequence[int]
+    ids: Sequence[int] | NDArray[np.int64]
     types: Sequence[int] | None = None
 
 
@@ -91,6 +93,22 @@ class TextTokenizer:
                 " tokenizer.",
             )
         return Tokens(ids)
+
+    def encode_parts(self, texts: Sequence[str]) -> list[Encoding]:
+        """Return the tokens of parts of rows, without special tokens."""
+        return self._encode(texts, special=False)
+
+    def pair_size(self, first: Encoding, second: Encoding) -> int:
+        """Return the number of tokens of a pair of parts."""
+        return len(first) + len(second) + self._tokenizer.num_special_tokens_to_add(True)
+
+    def join_pair(self, first: Encoding, second: Encoding) -> Encoding:
+        """Return a pair of parts, with special tokens."""
+        return self._tokenizer.post_process(first, second, True)
+
+    def token_id(self, token: str) -> int | None:
+        """Return the number of a token; None if there is no such token."""
+        return self._tokenizer.token_to_id(token)
 
     def encode_with_offsets(self, text: str, *, special: bool) -> Encoding:
         """Return the tokens of one text, with their texts and places."""
@@ -152,7 +170,7 @@ def too_long(count: int, limit: TokenLimit, number: int) -> InvalidParameter:
         f"This model's maximum context length is {limit.max_tokens} tokens, but item {number} of"
         f" '{limit.parameter}' has {count} tokens, {excess} too many. Shorten it, or ask for"
         " truncation.",
-        "context_length_exceeded",
+        TOO_LONG,
     )
 
 

@@ -48,7 +48,7 @@ class RepositoryEndpoints:
         )
         principal = principal_of(call.sender)
         if principal is not None:
-            request = principal.with_permitted_steps(request)
+            request = principal.with_requester(request)
         await self._control.load(request)
         call.respond(200, ())
 
@@ -59,9 +59,11 @@ class RepositoryEndpoints:
         )
         if await read_body(self._data_plane, call, _asks_for_dependents):
             request.parameters[_UNLOAD_DEPENDENTS].bool_param = True
-        await self._control.call(
-            "RepositoryModelUnload", request, kserve_pb2.RepositoryModelUnloadResponse
-        )
+        principal = principal_of(call.sender)
+        message = request.SerializeToString()
+        if principal is not None:
+            message = principal.with_requester(message)
+        await self._control.call_bytes("RepositoryModelUnload", message)
         call.respond(200, ())
 
 

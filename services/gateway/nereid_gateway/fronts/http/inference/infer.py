@@ -247,6 +247,7 @@ class InferEndpoint:
             payloads: list[Any] = response.payloads
             decoders = self._data_plane.decoders
             arguments = response.head, request_id, form, decoders.max_text_bytes
+            began_ns = monotonic_ns()
             try:
                 (content_type, extra), body = await decoders.run(
                     call.peer, encode_job, *arguments, blobs=payloads
@@ -254,6 +255,9 @@ class InferEndpoint:
             except NereidError as error:
                 _fail(call, error_status_of(error))
                 return
+            members, _ = self._encoder.parse_head(response.head)
+            took_ns = monotonic_ns() - began_ns
+            self._decoding.large_texts.record(members["model_name"], took_ns)
         else:
             content_type, extra, body = encoded
         load_format = call.headers.get(FORMAT_HEADER)

@@ -106,6 +106,7 @@ def merge_facts(
         merged.configs.extend(response.configs)
         merged.batches.extend(response.batches)
         merged.loads.extend(response.loads)
+        merged.events.extend(response.events)
         for executor in response.executors:
             known = executors.setdefault(executor.name, executor)
             if known is not executor:

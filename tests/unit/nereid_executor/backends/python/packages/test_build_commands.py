@@ -15,7 +15,7 @@ from nereid_executor.backends.python.packages.build_commands import (
     build_environ,
     plan_build,
 )
-from nereid_executor.backends.python.packages.requests import PackageRequest
+from nereid_executor.backends.python.packages.requests import Lock, PackageRequest
 
 OWN = OwnPython("/python", (3, 11, 7), "cpython linux", ("/site", "2.0"))
 REQUEST = PackageRequest(Path("/m/requirements.txt"), {"requirements.txt": "alpha"})
@@ -39,7 +39,8 @@ def test_an_environments_name_is_its_content() -> None:
     names = [
         name(),
         name(replace(REQUEST, texts={"requirements.txt": "beta"})),
-        name(replace(REQUEST, locked=True)),
+        name(replace(REQUEST, lock=Lock.HASHES)),
+        name(replace(REQUEST, lock=Lock.PYLOCK)),
         name(replace(REQUEST, requires_python=">=3.12")),
         name(own=replace(OWN, platform="cpython mac")),
         name(own=replace(OWN, executable="/other")),
@@ -83,7 +84,8 @@ def test_commands_of_uv() -> None:
         "/uv venv --python >=3.12 /env",
         "/uv pip install --python /env/bin/python -r /scratch/requirements.txt numpy",
     ]
-    assert commands(replace(REQUEST, locked=True, locked_script="model.py"), UV)[1:] == [
+    script = replace(REQUEST, texts={"model.py": "", "model.py.lock": ""}, lock=Lock.SCRIPT)
+    assert commands(script, UV)[1:] == [
         (
             "/uv export --quiet --script /scratch/model.py --frozen --offline"
             " --output-file exported.txt"
@@ -92,8 +94,33 @@ def test_commands_of_uv() -> None:
     ]
 
 
+def test_commands_of_uv_for_its_own_locks() -> None:
+    project = {"1/pyproject.toml": "", "1/uv.lock": ""}
+    locked = replace(REQUEST, texts=project, lock=Lock.PROJECT)
+    assert commands(locked, UV)[1:] == [
+        "/uv sync --project /scratch/1 --frozen --no-dev --no-install-project"
+    ]
+    assert commands(locked, UV, "/wheels")[1:] == [
+        (
+            "/uv export --quiet --project /scratch/1 --frozen --no-dev --no-emit-project --offline"
+            " --output-file exported.txt"
+        ),
+        (
+            "/uv pip install --offline --python /env/bin/python --no-index --find-links /wheels"
+            " -r exported.txt"
+        ),
+    ]
+    locked = replace(REQUEST, texts={"pylock.toml": ""}, lock=Lock.PYLOCK)
+    assert commands(locked, UV)[1:] == [
+        "/uv pip install --python /env/bin/python --require-hashes -r /scratch/pylock.toml"
+    ]
+    for lock in (Lock.PROJECT, Lock.PYLOCK, Lock.SCRIPT):
+        with pytest.raises(PlanError, match="what only uv reads"):
+            commands(replace(REQUEST, lock=lock), PIP)
+
+
 def test_commands_of_pip() -> None:
-    assert commands(replace(REQUEST, locked=True), PIP, "/wheels") == [
+    assert commands(replace(REQUEST, lock=Lock.HASHES), PIP, "/wheels") == [
         "/python -m venv --without-pip /env",
         (
             "/python -m pip --python /env/bin/python install --progress-bar=off --no-index"
@@ -102,8 +129,6 @@ def test_commands_of_pip() -> None:
     ]
     with pytest.raises(PlanError, match="another Python, and thereby uv"):
         commands(replace(REQUEST, requires_python=">=3.12"), PIP)
-    with pytest.raises(PlanError, match=r"a lock of model\.py"):
-        commands(replace(REQUEST, locked_script="model.py"), PIP)
 
 
 def test_a_build_sees_no_secrets() -> None:
@@ -120,7 +145,7 @@ def test_a_build_sees_no_secrets() -> None:
         "UV_INDEX": "https://three",
         "UV_CACHE_DIR": "/cache",
     }
-    seen = build_environ(environ, Path("/scratch"), has_wheelhouse=False)
+    seen = build_environ(environ, Path("/env"), Path("/scratch"), has_wheelhouse=False)
     assert "s" not in seen.values()
     assert "PYTHONPATH" not in seen
     assert seen["https_proxy"] == "http://proxy"
@@ -139,7 +164,7 @@ def test_beside_a_wheelhouse_no_other_source_counts() -> None:
         "PIP_CONSTRAINT": "/limits",
         "PIP_CONFIG_FILE": "/pip.conf",
     }
-    seen = build_environ(environ, Path("/scratch"), has_wheelhouse=True)
+    seen = build_environ(environ, Path("/env"), Path("/scratch"), has_wheelhouse=True)
     assert not {"PIP_FIND_LINKS", "UV_FIND_LINKS", "UV_INDEX"} & seen.keys()
     assert seen["UV_CONSTRAINT"] == "/limits"
     assert seen["PIP_CONFIG_FILE"] == "/dev/null"

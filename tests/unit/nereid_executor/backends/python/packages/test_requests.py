@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nereid_executor.backends.python.packages.requests import RequestError, find_request
+from nereid_executor.backends.python.packages.requests import Lock, RequestError, find_request
 
 HASHED = "alpha==1.0 \\\n    --hash=sha256:00\n"
 SCRIPT = '# /// script\n# dependencies = ["beta"]\n# ///\n'
@@ -47,7 +47,7 @@ def test_locks_are_required_once_they_are_there(model: Path) -> None:
     lock.write_text(HASHED)
     request = find_request(model / "1", model / "1" / "model.py")
     assert request is not None
-    assert request.locked
+    assert request.lock is Lock.HASHES
     assert next(iter(request.texts)) == "1/requirements.lock"
     lock.write_text("alpha==1.0")
     with pytest.raises(RequestError, match="has no hashes"):
@@ -59,8 +59,33 @@ def test_a_lock_of_a_script(model: Path) -> None:
     (model / "1" / "model.py.lock").write_text("version = 1")
     request = find_request(model / "1", model / "1" / "model.py")
     assert request is not None
-    assert request.locked
-    assert request.locked_script == "model.py"
+    assert request.lock is Lock.SCRIPT
+    assert next(iter(request.texts)) == "model.py"
+
+
+def test_locks_of_projects_and_of_any_tool(model: Path) -> None:
+    (model / "requirements.txt").write_text("alpha")
+    (model / "uv.lock").write_text('version = 1\nrequires-python = ">=3.9"\n')
+    with pytest.raises(RequestError, match=r"uv\.lock is the lock of pyproject\.toml"):
+        texts(model)
+    (model / "pyproject.toml").write_text('[project]\nname = "m"\n')
+    request = find_request(model / "1", model / "1" / "model.py")
+    assert request is not None
+    assert (request.lock, request.requires_python) == (Lock.PROJECT, ">=3.9")
+    assert list(request.texts) == ["pyproject.toml", "uv.lock"]
+    (model / "pylock.toml").write_text('lock-version = "1.0"\n# https://host\n')
+    request = find_request(model / "1", model / "1" / "model.py")
+    assert request is not None
+    assert request.lock is Lock.PYLOCK
+    assert list(request.texts) == ["pylock.toml"]
+    assert not request.has_remote_source
+
+
+@pytest.mark.parametrize("text", ["[", "requires-python = 3", 'requires-python = "three"'])
+def test_locks_that_make_no_sense(model: Path, text: str) -> None:
+    (model / "pylock.toml").write_text(text)
+    with pytest.raises(RequestError, match=r"pylock\.toml: "):
+        texts(model)
 
 
 def test_included_files_count_and_lie_in_the_models_folder(model: Path) -> None:
