@@ -62,7 +62,8 @@ def complete_export(config: ModelConfig, files: Mapping[str, bytes]) -> None:
     if mapping is None or mapping.ids is None or mapping.mask is None or mapping.fixed_tokens:
         return
     config.max_batch_size = max(config.max_batch_size, _MAX_BATCH_SIZE)
-    config.dynamic_batching.SetInParent()
+    # The default, which was completed for the former size.
+    config.dynamic_batching.preferred_batch_size[:] = [config.max_batch_size]
     padding = config.parameters[PADDING].string_value = padding_of(config, mapping)
     # A budget of tokens is for rows with one length.
     if ";" not in padding and MAX_BATCH_TOKENS not in config.parameters:

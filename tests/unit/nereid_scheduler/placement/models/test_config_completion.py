@@ -92,5 +92,7 @@ def test_the_tokens_of_an_export_are_no_batch(
     config = complete(draft(""), message, rules(), files)
     assert config.max_batch_size == max_batch_size
     assert [tensor.dims for tensor in config.inputs] == [shape, shape]
+    if config.batching is not None:
+        assert config.batching.preferred_batch_sizes == (max_batch_size,)
     # Without a tokenizer it may be anything.
     assert complete(draft(""), message, rules(), {"config.json": b"{}"}).max_batch_size == 4
