@@ -146,12 +146,15 @@ class TextCall:
                     return rows_of(model, job, limit, special=special, first=begin)
 
                 rows += await self._services.pool.run(self.call, size, tokenize)
-        self._tokenized_ns = begun_ns, monotonic_ns()
-        self.hold_rows(rows)
+        self.hold_rows(rows, begun_ns)
         return rows
 
-    def hold_rows(self, rows: Sequence[Row]) -> None:
-        """Hold a call's rows instead of its body, and count their tokens."""
+    def hold_rows(self, rows: Sequence[Row], begun_ns: int) -> None:
+        """Hold a call's rows instead of its body, and count their tokens.
+
+        begun_ns: when their texts began to be tokenized.
+        """
+        self._tokenized_ns = begun_ns, monotonic_ns()
         self.call.free_body()
         self.call.hold(sum(payload_bytes(payload) for row in rows for payload in row.payloads))
         self.tokens = sum(row.tokens for row in rows)
