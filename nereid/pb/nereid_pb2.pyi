@@ -640,7 +640,7 @@ class RequestFrame(_message.Message):
     def __init__(self, requests: _Optional[_Iterable[_Union[InferRequest, _Mapping]]] = ..., cancelled_ids: _Optional[_Iterable[int]] = ..., paused_ids: _Optional[_Iterable[int]] = ..., resumed_ids: _Optional[_Iterable[int]] = ..., released_segments: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class InferRequest(_message.Message):
-    __slots__ = ("id", "head", "payloads", "request_id", "parameters", "priority", "timeout_us", "remaining_us", "trace_context", "error_status", "digest", "accepts_many", "caller", "resent", "sequence_owner", "timings")
+    __slots__ = ("id", "head", "payloads", "request_id", "parameters", "priority", "timeout_us", "remaining_us", "trace_context", "error_status", "digest", "accepts_many", "caller", "resent", "sequence_owner", "timings", "text_digest")
     class ParametersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -664,6 +664,7 @@ class InferRequest(_message.Message):
     RESENT_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_OWNER_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    TEXT_DIGEST_FIELD_NUMBER: _ClassVar[int]
     id: int
     head: bytes
     payloads: _containers.RepeatedCompositeFieldContainer[Payload]
@@ -680,10 +681,11 @@ class InferRequest(_message.Message):
     resent: bool
     sequence_owner: str
     timings: bool
-    def __init__(self, id: _Optional[int] = ..., head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., request_id: _Optional[str] = ..., parameters: _Optional[_Mapping[str, _kserve_pb2.InferParameter]] = ..., priority: _Optional[int] = ..., timeout_us: _Optional[int] = ..., remaining_us: _Optional[int] = ..., trace_context: _Optional[bytes] = ..., error_status: _Optional[_Union[ErrorStatus, _Mapping]] = ..., digest: _Optional[bytes] = ..., accepts_many: bool = ..., caller: _Optional[int] = ..., resent: bool = ..., sequence_owner: _Optional[str] = ..., timings: bool = ...) -> None: ...
+    text_digest: bytes
+    def __init__(self, id: _Optional[int] = ..., head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., request_id: _Optional[str] = ..., parameters: _Optional[_Mapping[str, _kserve_pb2.InferParameter]] = ..., priority: _Optional[int] = ..., timeout_us: _Optional[int] = ..., remaining_us: _Optional[int] = ..., trace_context: _Optional[bytes] = ..., error_status: _Optional[_Union[ErrorStatus, _Mapping]] = ..., digest: _Optional[bytes] = ..., accepts_many: bool = ..., caller: _Optional[int] = ..., resent: bool = ..., sequence_owner: _Optional[str] = ..., timings: bool = ..., text_digest: _Optional[bytes] = ...) -> None: ...
 
 class ResponseFrame(_message.Message):
-    __slots__ = ("responses", "cached_models", "trace_rules", "log_rules", "traces", "ownership", "inputs_in_use", "timings", "last_counts")
+    __slots__ = ("responses", "cached_models", "trace_rules", "log_rules", "traces", "ownership", "inputs_in_use", "timings", "last_counts", "models_changed")
     class TracesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -707,6 +709,7 @@ class ResponseFrame(_message.Message):
     INPUTS_IN_USE_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
     LAST_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    MODELS_CHANGED_FIELD_NUMBER: _ClassVar[int]
     responses: _containers.RepeatedCompositeFieldContainer[InferResponse]
     cached_models: CachedModels
     trace_rules: TraceRules
@@ -716,7 +719,8 @@ class ResponseFrame(_message.Message):
     inputs_in_use: _containers.RepeatedScalarFieldContainer[int]
     timings: _containers.MessageMap[int, RequestTimings]
     last_counts: bytes
-    def __init__(self, responses: _Optional[_Iterable[_Union[InferResponse, _Mapping]]] = ..., cached_models: _Optional[_Union[CachedModels, _Mapping]] = ..., trace_rules: _Optional[_Union[TraceRules, _Mapping]] = ..., log_rules: _Optional[_Union[LogRules, _Mapping]] = ..., traces: _Optional[_Mapping[int, TracedRequest]] = ..., ownership: _Optional[_Union[Ownership, _Mapping]] = ..., inputs_in_use: _Optional[_Iterable[int]] = ..., timings: _Optional[_Mapping[int, RequestTimings]] = ..., last_counts: _Optional[bytes] = ...) -> None: ...
+    models_changed: int
+    def __init__(self, responses: _Optional[_Iterable[_Union[InferResponse, _Mapping]]] = ..., cached_models: _Optional[_Union[CachedModels, _Mapping]] = ..., trace_rules: _Optional[_Union[TraceRules, _Mapping]] = ..., log_rules: _Optional[_Union[LogRules, _Mapping]] = ..., traces: _Optional[_Mapping[int, TracedRequest]] = ..., ownership: _Optional[_Union[Ownership, _Mapping]] = ..., inputs_in_use: _Optional[_Iterable[int]] = ..., timings: _Optional[_Mapping[int, RequestTimings]] = ..., last_counts: _Optional[bytes] = ..., models_changed: _Optional[int] = ...) -> None: ...
 
 class RequestTimings(_message.Message):
     __slots__ = ("phases", "batch_size", "instance", "attempt", "cached")

@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import InvalidArgument
 from nereid.core.tensors.shapes import VARIABLE
+from nereid.model_config.batching_fields import MAX_BATCH_TOKENS
 from nereid.model_config.padding import PADDING
 from nereid.text.decisions import MarkerRows
+from nereid.text.files import TOKENIZERS
 from nereid.text.reading import read_mapping
+from nereid.text.tensors import USUAL_INPUTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from nereid.backends.description import ModelDescription
     from nereid.pb.model_config_pb2 import ModelConfig
     from nereid.text.decisions import DecisionMapping
     from nereid.text.mapping import TextMapping
@@ -29,10 +33,22 @@ _LONGEST: Final = 512
 # Padded numbers of options of a question. More of them cost little, but fuller batches gain much.
 _OPTIONS: Final = (4, 16, 64)
 _MOST_OPTIONS: Final = 255
+# Enough for a whole batch of the usual longest texts; Text Embeddings Inference has as many.
+_MAX_BATCH_TOKENS: Final = 16_384
+
+
+def takes_lone_rows(description: ModelDescription, files: Mapping[str, bytes]) -> bool:
+    """Return whether the variable dimension of an export's inputs is tokens, and not a batch."""
+    if files.keys().isdisjoint(TOKENIZERS):
+        return False
+    return any(
+        tensor.name == USUAL_INPUTS["ids"] and tensor.dims is not None and len(tensor.dims) == 1
+        for tensor in description.inputs
+    )
 
 
 def complete_export(config: ModelConfig, files: Mapping[str, bytes]) -> None:
-    """Add padding and a larger batch to the completed configuration of an export.
+    """Add padding, a larger batch and a budget of tokens to the configuration of an export.
 
     Contents of tokenizers may be left out of `files`. Other models than encoders stay as they are.
     """
@@ -46,8 +62,12 @@ def complete_export(config: ModelConfig, files: Mapping[str, bytes]) -> None:
     if mapping is None or mapping.ids is None or mapping.mask is None or mapping.fixed_tokens:
         return
     config.max_batch_size = max(config.max_batch_size, _MAX_BATCH_SIZE)
-    config.dynamic_batching.SetInParent()
-    config.parameters[PADDING].string_value = padding_of(config, mapping)
+    # The default, which was completed for the former size.
+    config.dynamic_batching.preferred_batch_size[:] = [config.max_batch_size]
+    padding = config.parameters[PADDING].string_value = padding_of(config, mapping)
+    # A budget of tokens is for rows with one length.
+    if ";" not in padding and MAX_BATCH_TOKENS not in config.parameters:
+        config.parameters[MAX_BATCH_TOKENS].string_value = str(_MAX_BATCH_TOKENS)
 
 
 def padding_of(config: ModelConfig, mapping: TextMapping) -> str:

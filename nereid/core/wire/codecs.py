@@ -19,6 +19,7 @@ from nereid.core.wire.messages import (
     InferResponse,
     LastCounts,
     LogRules,
+    ModelsChanged,
     MovedResponse,
     Ownership,
     Release,
@@ -51,6 +52,9 @@ _REQUEST_ID: Final = 0x22
 _REQUEST_ID_TAG: Final = bytes((_REQUEST_ID,))
 _REMAINING_US: Final = 0x40
 _REMAINING_US_TAG: Final = bytes((_REMAINING_US,))
+# The first byte of a tag with two.
+_TEXT_DIGEST: Final = 0x8A
+_TEXT_DIGEST_TAG: Final = bytes((_TEXT_DIGEST, 1))
 
 
 class RequestCodec:
@@ -109,6 +113,8 @@ class RequestCodec:
             tail = _REQUEST_ID_TAG + encode_varint(len(text)) + text
         if item.deadline is not None:
             tail += _REMAINING_US_TAG + encode_varint(remaining_us(item.deadline, self._clock()))
+        if item.text_digest:
+            tail += _TEXT_DIGEST_TAG + encode_varint(len(item.text_digest)) + item.text_digest
         return tail
 
     def _message(self, items: list[ToScheduler]) -> bytes:
@@ -177,6 +183,10 @@ def _read_tail(request: InferRequest, frame: bytes, position: int, end: int, now
             position += number
         elif tag == _REMAINING_US:
             request.deadline = deadline_of(number, now)
+        elif tag == _TEXT_DIGEST and number == 1 and position < end:
+            number, position = decode_varint(frame, position)
+            request.text_digest = frame[position : position + number]
+            position += number
         else:
             return False
     return position == end
@@ -311,6 +321,8 @@ def _write_notice(item: Notice, frame: pb.ResponseFrame) -> None:
         frame.ownership.SetInParent()
     elif isinstance(item, LastCounts):
         frame.last_counts = item.response
+    elif isinstance(item, ModelsChanged):
+        frame.models_changed = item.number
     else:
         write_log_rules(item, frame.log_rules)
 
@@ -402,6 +414,8 @@ def _read_notices(frame: pb.ResponseFrame) -> Iterator[Notice]:
         yield Ownership(owned.scheduler, owned.epoch, tuple(owned.models), owned.leaving)
     if frame.last_counts:
         yield LastCounts(frame.last_counts)
+    if frame.models_changed:
+        yield ModelsChanged(frame.models_changed)
 
 
 def _read_rule(message: pb.TraceRule) -> TraceRule:
@@ -432,8 +446,8 @@ def _write_request(item: InferRequest, message: pb.InferRequest, now: float) -> 
         message.trace_context = item.trace_context
     if item.error_status:
         write_error(item.error_status, message.error_status)
-    if item.digest:
-        message.digest = item.digest
+    if item.digest or item.text_digest:
+        message.digest, message.text_digest = item.digest, item.text_digest
     if item.caller:
         message.caller = item.caller
     if item.accepts_many or item.resent or item.wants_timings:
@@ -459,6 +473,7 @@ def _read_request(message: pb.InferRequest, now: float) -> InferRequest:
     request.accepts_many = message.accepts_many
     request.resent = message.resent
     request.wants_timings = message.timings
+    request.text_digest = message.text_digest
     return request
 
 

@@ -79,6 +79,7 @@ class InferRequest:
         "request_id",
         "resent",
         "sequence_owner",
+        "text_digest",
         "timeout_us",
         "trace_context",
         "wants_timings",
@@ -104,6 +105,7 @@ class InferRequest:
         lease: Lease | None = None,
         sequence_owner: str = "",
         wants_timings: bool = False,
+        text_digest: bytes = b"",
     ) -> None:
         self.id = id
         self.head = head
@@ -132,6 +134,9 @@ class InferRequest:
         # Owner of the sequence (nereid.core.sequence_owners), or empty.
         self.sequence_owner = sequence_owner
         self.wants_timings = wants_timings
+        # Digest of the files with which a text became these tensors. The scheduler refuses the
+        # request if the version has others. It affects no response, so `digest` is without it.
+        self.text_digest = text_digest
 
 
 class Cancel(NamedTuple):
@@ -335,7 +340,18 @@ class LastCounts(NamedTuple):
     id: int = 0
 
 
+class ModelsChanged(NamedTuple):
+    """Notice that versions of models have become ready, or are no longer.
+
+    It is a part of the greeting, since changes may have been missed while there was no link.
+    """
+
+    # It grows with each change at this scheduler, and is never 0.
+    number: int
+    id: int = 0
+
+
 # About the mesh, not about a request. The id of each is 0.
-Notice = CachedModels | TraceRules | LogRules | Ownership | LastCounts
+Notice = CachedModels | TraceRules | LogRules | Ownership | LastCounts | ModelsChanged
 ToScheduler = InferRequest | Cancel | FlowControl | Release
 FromScheduler = InferResponse | Notice

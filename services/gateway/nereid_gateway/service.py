@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid import rpc
-from nereid.core.wire.messages import LastCounts, LogRules, TraceRules
+from nereid.core.wire.messages import LastCounts, LogRules, ModelsChanged, TraceRules
 from nereid.observability.logging import apply_log_rules
 from nereid.process.service_process import StartError
 from nereid.rpc.net.limits.budget import ByteBudget
@@ -248,9 +248,14 @@ class GatewayService:
         settings = self._settings
         reader = CasePreservingReader if settings.http_header_forward_pattern else RequestReader
         dispatch, allocate_body = self._guard(self._http_front)
-        if self._openai_api is not None:
-            dispatch, allocate_body = self._openai_api.with_error_forms(dispatch, allocate_body)
-        return HttpServer(dispatch, _http_limits(settings), reader, allocate_body, self._budget)
+        return HttpServer(
+            dispatch,
+            _http_limits(settings),
+            reader,
+            allocate_body,
+            self._budget,
+            set_error_form=None if self._openai_api is None else self._openai_api.set_error_form,
+        )
 
     def _managed_ports(self, control: Control, metrics: Dispatch) -> dict[str, HttpServer]:
         settings = self._settings
@@ -336,6 +341,8 @@ class GatewayService:
             self._tracing.set_rules(notice)
         elif isinstance(notice, LastCounts):
             self._counts.add(notice.response)
+        elif isinstance(notice, ModelsChanged) and self._openai_api is not None:
+            self._openai_api.models_changed()
 
     async def _start_grpc(self) -> str:
         settings = self._settings

@@ -15,7 +15,7 @@ from nereid.core.methods import (
     TIMELINE_PATH,
 )
 from nereid.core.retry_after import DEFAULT_MS
-from nereid.core.wire.messages import CachedModels, LastCounts
+from nereid.core.wire.messages import CachedModels, LastCounts, ModelsChanged
 from nereid.object_store.errors import StoreError
 from nereid.pb import nereid_pb2 as pb
 from nereid.process.service_process import StartError
@@ -120,6 +120,8 @@ class SchedulerService:
         # Models whose responses are cached, as last sent. Gateways add a digest to requests for
         # these.
         self._announced: tuple[str, ...] = ()
+        # Number of changes of versions' states; the start is the first.
+        self._changes = 1
         self._timelines = Timelines(environment.timeline, lambda: models.loader.sessions)
         self._facts = HostingFacts(
             models.catalogue,
@@ -349,6 +351,7 @@ class SchedulerService:
 
     def _notices(self, shares: bool) -> Iterator[Notice]:
         yield self._cached_models(shares)
+        yield ModelsChanged(self._changes)
         yield from self._mesh_settings.notices()
         if self._models.shard is not None:
             yield self._models.shard.notice()
@@ -366,6 +369,8 @@ class SchedulerService:
 
     def _models_changed(self) -> None:
         self._admission.models_changed()
+        self._changes += 1
+        self._gateways.send_notice(ModelsChanged(self._changes))
         if self._models.shard is not None:
             self._models.shard.models_changed()
         if self._environment.cache.responses is None:

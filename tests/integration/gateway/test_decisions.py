@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nereid.core.wire.messages import ModelsChanged
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from tests.support.gateway.gateway_http import ask
@@ -268,8 +269,7 @@ async def test_a_model_is_found_without_its_name_if_there_is_one() -> None:
     async with decision_site() as site:
         several = await ask(site, "POST", "/v1/systemone", content)
         del site.scheduler.texts["hold"]
-        # A change by a client of this gateway.
-        site.service._data_plane.control.changes += 1
+        site.scheduler.link.send(ModelsChanged(1))
         response = await ask(site, "POST", "/v1/systemone", content)
     assert (several.status, json.loads(several.body)["error"]["type"]) == (400, "invalid_request")
     found = json.loads(response.body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,7 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from nereid.core.errors import Unavailable
-from nereid.core.wire.messages import ErrorStatus, InferRequest, InferResponse
+from nereid.core.wire.messages import (
+    ErrorStatus,
+    InferRequest,
+    InferResponse,
+    ModelsChanged,
+)
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid_gateway.guards.auth.api_key import make_key
@@ -175,10 +181,24 @@ async def test_the_files_of_a_model_are_sent_once() -> None:
     async with text_site() as site:
         for _ in range(3):
             await ask(site, "POST", "/v1/embeddings", body("echo", "cat"))
-            # A change by a client of this gateway.
-            site.service._data_plane.control.changes += 1
+            await ask(site, "POST", "/v1/embeddings", body("echo", "dog"))
+            site.scheduler.link.send(ModelsChanged(1))
         digests = [request.known_digest for request in site.scheduler.text_requests]
+        rows = {request.text_digest for request in site.scheduler.received}
     assert digests == [b"", b"1", b"1"]
+    assert rows == {b"1"}
+
+
+async def test_a_version_with_the_files_of_another_gets_its_own_rows() -> None:
+    async with text_site() as site:
+        scheduler = site.scheduler
+        for version in ("1", "2"):
+            scheduler.texts["echo"] = described("echo", version=version)
+            scheduler.link.send(ModelsChanged(1))
+            response = await ask(site, "POST", "/v1/embeddings", body("echo", "cat"))
+            assert response.status == 200
+            head = kserve_pb2.ModelInferRequest.FromString(scheduler.received[-1].head)
+            assert head.model_version == version
 
 
 async def test_bodies_that_are_wrong_are_refused_by_name() -> None:
@@ -218,6 +238,42 @@ async def test_errors_have_the_form_of_their_api() -> None:
     assert json.loads(tei.body)["error_type"] == "Validation"
     assert json.loads(cohere.body).keys() == {"message"}
     assert isinstance(json.loads(kserve.body)["error"], str)
+
+
+async def test_a_body_that_is_too_large_is_refused_in_the_form_of_its_api() -> None:
+    async with text_site(http_max_input_size=1000) as site:
+        large = b" " * 1001
+        openai = await ask(site, "POST", "/v1/embeddings", large)
+        tei = await ask(site, "POST", "/embed", large)
+        kserve = await ask(site, "POST", "/v2/models/echo/infer", large)
+    assert {openai.status, tei.status, kserve.status} == {400}
+    error = json.loads(openai.body)["error"]
+    assert error["type"] == "invalid_request_error"
+    assert "1000" in error["message"]
+    assert json.loads(tei.body)["error_type"] == "Validation"
+    assert isinstance(json.loads(kserve.body)["error"], str)
+
+
+async def test_large_responses_are_compressed_for_those_who_accept_it() -> None:
+    texts = ["cat " * 900] * 20
+    async with text_site() as site:
+        plain = await ask(site, "POST", "/v1/embeddings", body("echo", texts))
+        accepted = {"Accept-Encoding": "gzip, deflate"}
+        packed = await ask(site, "POST", "/v1/embeddings", body("echo", texts), **accepted)
+        small = await ask(site, "POST", "/v1/embeddings", body("echo", "cat"), **accepted)
+    assert b"Content-Encoding: gzip" in packed.head
+    assert json.loads(gzip.decompress(packed.body)) == json.loads(plain.body)
+    assert b"Content-Encoding" not in plain.head + small.head
+
+
+async def test_lines_of_rows_in_the_access_log_name_the_route(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    async with text_site(access_log=str(log)) as site:
+        await ask(site, "POST", "/openai/v1/embeddings?a=b", body("echo", ["cat", "dog"]))
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [(line["route"], line["model"]) for line in lines] == [
+        ("/openai/v1/embeddings", "echo")
+    ] * 2
 
 
 async def test_metrics_name_operation_model_and_error() -> None:

@@ -173,6 +173,7 @@ class EchoScheduler:
         response.CopyFrom(self.texts[asked.name])
         if response.digest == asked.known_digest:
             response.files.clear()
+            response.ClearField("config")
         return response
 
     def _statistics(self, asked: Any) -> kserve_pb2.ModelStatisticsResponse:

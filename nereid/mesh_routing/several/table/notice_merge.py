@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from nereid.core.wire.messages import CachedModels, LastCounts, LogRules, TraceRules
+from nereid.core.wire.messages import (
+    CachedModels,
+    LastCounts,
+    LogRules,
+    ModelsChanged,
+    TraceRules,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -37,7 +43,7 @@ class NoticeMerge(Generic[Key]):
             before, is_first = self._logged.get(key), not self._logged
             self._logged[key] = notice
             return notice if is_first or before not in (None, notice) else None
-        return notice if isinstance(notice, LastCounts) else None
+        return notice if isinstance(notice, LastCounts | ModelsChanged) else None
 
     def on_down(self, key: Key) -> Notice | None:
         """Forget a disconnected scheduler; return the merged CachedModels, or None."""

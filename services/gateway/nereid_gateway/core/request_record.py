@@ -100,6 +100,7 @@ class RequestRecord:
         "streamed",
         "submitted_ns",
         "timings",
+        "tokenized_ns",
     )
 
     # Set by begin().
@@ -134,6 +135,9 @@ class RequestRecord:
         self.cancelled = False
         # 0 unless the request is measured.
         self.submitted_ns = 0
+        # When texts began and ended to be tokenized for the request, or zeros. `None` if it is not
+        # one of several of a call.
+        self.tokenized_ns: tuple[int, int] | None = None
         # 0 until the last response or the cancellation.
         self.ended_ns = 0
         self._handle: RequestHandle | None = None

@@ -15,6 +15,7 @@ from nereid.core.wire.trace_context import TRACE_ID
 from nereid.observability.tracing import is_sampled
 from nereid.pb import kserve_pb2
 from nereid.rpc.grpc.status import Status
+from nereid_gateway.core import routes
 from nereid_gateway.core.access.principal import principal_of
 
 if TYPE_CHECKING:
@@ -109,6 +110,9 @@ def _line(record: RequestRecord) -> dict[str, Any]:
         "response_bytes": record.response_bytes,
         "duration_us": (record.ended_ns - record.received_ns) // 1000,
     }
+    if record.tokenized_ns is not None:
+        # One of several requests of a call to another endpoint than its own.
+        line["route"] = routes.template(record.call.target)
     if record.response_head and not head.model_version:
         reply = kserve_pb2.ModelInferResponse.FromString(record.response_head)
         line["version"] = reply.model_version

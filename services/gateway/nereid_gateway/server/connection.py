@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nereid.rpc.net.limits.budget import Account, ByteBudget
     from nereid_gateway.server.body import AllocateBody
     from nereid_gateway.server.limits import HttpLimits
-    from nereid_gateway.server.ordered_responses import Dispatch
+    from nereid_gateway.server.ordered_responses import Dispatch, SetErrorForm
 
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -60,13 +60,14 @@ class HttpConnection:
         *,
         budget: ByteBudget | None = None,
         reader: type[RequestReader] = RequestReader,
+        set_error_form: SetErrorForm | None = None,
     ) -> None:
         self._limits = limits
         self._owner = owner
         self._budget = budget
         self._loop = asyncio.get_running_loop()
         self._liveness = Liveness(limits)
-        self._responses = OrderedResponses(dispatch, limits, owner.statuses)
+        self._responses = OrderedResponses(dispatch, limits, owner.statuses, set_error_form)
         self._reader = reader(
             self._responses, self._liveness, limits, self._on_call_progress, allocate_body
         )

@@ -30,6 +30,7 @@ _LEVEL: Final = 1
 _INLINE_BYTES: Final = 32768
 _ENCODING: Final = re.compile(rb"\s*([^;\s]+)\s*(?:;\s*q\s*=\s*([0-9.]+)\s*)?\Z")
 
+ENCODING_LINE: Final = b"Content-Encoding: %b\r\n"
 SUPPORTED_LINE: Final = b"Accept-Encoding: gzip, deflate\r\n"
 UNSUPPORTED_MESSAGE: Final = "Unsupported compression type"
 
@@ -68,6 +69,18 @@ class ContentCoder:
         except OverBudgetError as error:
             raise Unavailable(error.message) from None
         return inflation.content()
+
+    async def encode(
+        self, body: Sequence[bytes], accepted: bytes | None, peer: str
+    ) -> tuple[Sequence[bytes], bytes]:
+        """Return a body in the coding that a client accepts, and the header line that names it.
+
+        accepted: the Accept-Encoding header, if there is one.
+        """
+        encoding = choose_encoding(accepted) if accepted else None
+        if encoding is None:
+            return body, b""
+        return (await self.compress(body, encoding, peer),), ENCODING_LINE % encoding
 
     async def compress(self, body: Sequence[bytes], encoding: bytes, peer: str) -> bytes:
         """Compress a large body, in turns with the bodies of other clients."""

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from nereid_gateway.server.limits import HttpLimits
 
     Dispatch = Callable[[HttpCall], None]
+    # Sets `encode_error` of a call before anything can fail it.
+    SetErrorForm = Callable[[HttpCall], None]
 
 _log = logging.getLogger(__name__)
 
@@ -36,9 +38,14 @@ class OrderedResponses:
     """Holds the calls of a connection until each is complete or the connection is lost."""
 
     def __init__(
-        self, dispatch: Dispatch, limits: HttpLimits, statuses: defaultdict[bytes, int]
+        self,
+        dispatch: Dispatch,
+        limits: HttpLimits,
+        statuses: defaultdict[bytes, int],
+        set_error_form: SetErrorForm | None = None,
     ) -> None:
         self._dispatch = dispatch
+        self._set_error_form = set_error_form
         self._max_pipelined = limits.max_pipelined
         self._max_unsent_bytes = limits.max_unsent_bytes
         self._statuses = statuses
@@ -90,6 +97,8 @@ class OrderedResponses:
         self.in_flight.append(call)
         if call.done:
             return
+        if self._set_error_form is not None:
+            self._set_error_form(call)
         try:
             if self.refusal is not None:
                 raise RequestRejected(503, self.refusal, RETRY_AFTER)
@@ -111,6 +120,8 @@ class OrderedResponses:
         """Respond to a request whose rest is not read, as the connection's last request."""
         self.closing = True
         call.keep_alive = False
+        if self._set_error_form is not None:
+            self._set_error_form(call)
         (self._queued or self.in_flight).append(call)
         call.fail(status, message, extra=extra)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nereid.rpc.net.tls_files import Tls
     from nereid_gateway.server.body import AllocateBody
     from nereid_gateway.server.limits import HttpLimits
-    from nereid_gateway.server.ordered_responses import Dispatch
+    from nereid_gateway.server.ordered_responses import Dispatch, SetErrorForm
 
 # This many connections beyond the limit get status 503. Further connections are aborted.
 _MAX_REJECTED: Final = 64
@@ -31,15 +31,19 @@ _TOO_MANY: Final = "the server has too many connections"
 class HttpServer:
     """Listening HTTP port with its connections."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (one by keyword)
         self,
         dispatch: Dispatch,
         limits: HttpLimits,
         reader: type[RequestReader] = RequestReader,
         allocate_body: AllocateBody | None = None,
         budget: ByteBudget | None = None,
+        *,
+        set_error_form: SetErrorForm | None = None,
     ) -> None:
+        """set_error_form: sets `encode_error` of each call, also of those that are rejected."""
         self._budget = budget
+        self._set_error_form = set_error_form
         self._dispatch = dispatch
         self._limits = limits
         self._reader = reader
@@ -89,6 +93,7 @@ class HttpServer:
             self._allocate_body,
             budget=self._budget,
             reader=self._reader,
+            set_error_form=self._set_error_form,
         )
         return cast("asyncio.Protocol", connection)
 

@@ -22,6 +22,7 @@ from nereid.core.errors import (
     Internal,
     MovedError,
     NereidError,
+    Unavailable,
     error_from_code,
 )
 from nereid.core.retry_after import DEFAULT_MS
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.models.on_demand_models import OnDemandModel
     from nereid_scheduler.core.requests.entry import Entry, PendingRequest
     from nereid_scheduler.core.requests.load_queue import OnQueued, OnResponse
-    from nereid_scheduler.placement.models.catalogue import Catalogue
+    from nereid_scheduler.placement.models.catalogue import Catalogue, ServedVersion
     from nereid_scheduler.versions.model_version import ModelVersion
     from nereid_scheduler.versions.reruns.first_runs import FirstRuns
     from nereid_scheduler.versions.tracing.traces import Traces
@@ -60,6 +61,7 @@ _log = logging.getLogger(__name__)
 
 _MAX_HEADS: Final = 4096
 _MAX_HEAD_BYTES: Final = 4096
+_OTHER_FILES: Final = "model {} was loaded again with other files while a text was read for it"
 
 
 class LinkSession(Protocol):
@@ -115,7 +117,10 @@ class Admission:
         self.sessions: dict[LinkSession, None] = {}
         # Requests that were executing when the link to their gateway was lost.
         self.orphans = OrphanedRequests(orphan_limit_s)
-        self._by_head = BoundedCache[bytes, "ModelVersion"](max_heads, _MAX_HEAD_BYTES)
+        # Key: a head, with the request's text_digest if it has one.
+        self._by_head = BoundedCache[bytes | tuple[bytes, bytes], "ModelVersion"](
+            max_heads, _MAX_HEAD_BYTES
+        )
         self._stopping = False
         self._retry_due = False
 
@@ -131,7 +136,7 @@ class Admission:
         after a hold. Raises NereidError if the request is refused; `on_response` is then never
         called.
         """
-        model = self._by_head.get(request.head)
+        model = self._by_head.get(_key_of(request))
         if model is None or request.resent or request.error_status is not None:
             return self._admit(_Arrival(request, on_response, on_queued))
         if request.caller:
@@ -198,12 +203,13 @@ class Admission:
         found = self._catalogue.resolve(name, version)
         if isinstance(found, Ready):
             model = found.served.ready_runtime
+            _check_text_digest(request, found.served)
             if request.error_status is not None:
                 model.check_client(request)
                 code, message, accepted, _, after_ms = request.error_status
                 raise error_from_code(code, message, accepted=accepted, retry_after_ms=after_ms)
             if not self._stopping:
-                self._by_head.remember(request.head, model)
+                self._by_head.remember(_key_of(request), model)
             return self._submit_to(model, request, arrival.on_response)
         if isinstance(found, Missing):
             self._check_moved(name)
@@ -330,6 +336,17 @@ def _stopping() -> MovedError:
 def stopping_response(request: InferRequest) -> InferResponse:
     """Return a response after which the gateway sends the request to the next scheduler."""
     return refusal_response(request, _stopping())
+
+
+def _key_of(request: InferRequest) -> bytes | tuple[bytes, bytes]:
+    digest = request.text_digest
+    return (digest, request.head) if digest else request.head
+
+
+def _check_text_digest(request: InferRequest, served: ServedVersion) -> None:
+    """Raise Unavailable if the tensors were made with other files than the version has."""
+    if request.text_digest and request.text_digest != served.text_digest:
+        raise Unavailable(_OTHER_FILES.format(served), accepted=True)
 
 
 def _model_and_version(head: bytes) -> tuple[str, str]:

@@ -7,7 +7,6 @@ loaded: a tokenizer of another revision would give wrong results without an erro
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -62,15 +61,12 @@ def _names_on_demand(models: OnDemandModels) -> Iterator[str]:
 
 
 async def _describe(served: ServedVersion, known_digest: bytes) -> Message | bytes:
-    digest = _digest(served)
     response = pb.ModelTextResponse(
-        version=str(served.number),
-        config=served.ready_config,
-        digest=digest,
-        loaded_s=_loaded_s(served),
+        version=str(served.number), digest=served.text_digest, loaded_s=_loaded_s(served)
     )
-    if digest == known_digest:
+    if response.digest == known_digest:
         return response
+    response.config.CopyFrom(served.ready_config)
     # Tokenizers have up to tens of megabytes, too many to read and copy in the event loop.
     return await asyncio.to_thread(_with_files, served, response)
 
@@ -86,15 +82,6 @@ def _with_files(served: ServedVersion, response: pb.ModelTextResponse) -> bytes:
         ) from error
     response.files.update(contents)
     return response.SerializeToString()
-
-
-def _digest(served: ServedVersion) -> bytes:
-    digest = hashlib.blake2b(digest_size=16)
-    states = sorted(served.text_files.states.items())
-    config = served.ready_config.SerializeToString(deterministic=True)
-    for part in (config, *(text.encode() for state in states for text in state)):
-        digest.update(b"%d:%b" % (len(part), part))
-    return digest.digest()
 
 
 def _loaded_s(served: ServedVersion) -> int:

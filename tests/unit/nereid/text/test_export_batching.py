@@ -43,6 +43,7 @@ def test_an_encoder_is_padded(tensors: str, padding: str) -> None:
     message = configured(tensors)
     complete_export(message, FILES)
     assert message.parameters[PADDING].string_value == padding
+    assert message.parameters["max_batch_tokens"].string_value == "16384"
     assert message.max_batch_size == 32
     assert message.HasField("dynamic_batching")
     assert read_padding(message) is not None
@@ -57,6 +58,7 @@ def test_questions_of_a_package_are_padded_in_tokens_and_options() -> None:
     complete_export(message, files)
     tokens, options = message.parameters[PADDING].string_value.split("; ")
     assert tokens.startswith("input_ids[0]=0 attention_mask[0]: 16 24 ")
+    assert "max_batch_tokens" not in message.parameters
     assert options == "marker_positions[0] marker_mask[0] -> option_logits[0]: 4 16 64"
     assert read_padding(message) is not None
     fixed = configured(decision_models.PACKAGE.replace("FP32 dims: [ -1 ]", "FP32 dims: [ 9 ]"))

@@ -17,11 +17,23 @@ from nereid_scheduler.core.instances.instance_batches import SentBatch
 from nereid_scheduler.core.instances.remote_instance import RemoteInstance
 from nereid_scheduler.core.measurements.timeline import SchedulerTimeline
 from nereid_scheduler.core.models.lifecycle import LoadStatus
+from nereid_scheduler.core.models.text_files import NO_TEXT_FILES, TextFiles
 from nereid_scheduler.core.requests.entry import Batch, Entry, ValidHead
 from nereid_scheduler.placement.executors.sessions import PlacedInstance
+from nereid_scheduler.versions.model_version import ModelVersion
+from nereid_scheduler.versions.queue_limits import QueueLimits
+from nereid_scheduler.versions.version_context import VersionContext
 from nereid_scheduler.versions.waits.nested_calls import NestedCalls
 from tests.support.peers.spans import RecordedSpans
-from tests.support.scheduler.world import AdmissionWorld, request, served_version, turn
+from tests.support.scheduler.samples import model_of
+from tests.support.scheduler.world import (
+    TENSORS,
+    AdmissionWorld,
+    request,
+    served_model,
+    served_version,
+    turn,
+)
 
 
 async def test_held_requests_go_to_the_model_once_it_is_ready() -> None:
@@ -220,3 +232,43 @@ async def test_a_head_that_cannot_be_read_is_refused_without_a_span() -> None:
     it.gateway.on_items([bad])
     assert [number for number, _ in it.errors()] == [1]
     assert it.tracer.spans == []
+
+
+async def test_tensors_of_other_files_are_refused_and_those_of_the_same_share_the_queue() -> None:
+    it = AdmissionWorld()
+    model = it.ready()
+    digest = it.served.text_digest
+    old = text_request(1, b"o" * 16)
+    it.gateway.on_items([old, text_request(2, digest), request(3), text_request(4, digest)])
+    it.gateway.on_items([text_request(5, b"o" * 16)])
+    refusal = "model 'm' version 1 was loaded again with other files while a text was read for it"
+    assert it.errors() == [(1, refusal), (5, refusal)]
+    # A full queue would be no reason to read the files again.
+    assert all(each.error.accepted for each in it.link.sent)
+    assert len(model.requests.entries) == 3
+    model.fail_all(Unavailable("over"))
+
+
+async def test_a_reload_of_the_same_version_refuses_tensors_of_its_former_files() -> None:
+    it = AdmissionWorld()
+    it.ready()
+    digest = it.served.text_digest
+    it.gateway.on_items([text_request(1, digest)])
+    newer = served_version(text_files=TextFiles({"tokenizer.json": "2"}, NO_TEXT_FILES.read_file))
+    newer.runtime = ModelVersion(model_of(TENSORS), 1, VersionContext(QueueLimits(0)))
+    it.catalogue.set_model(served_model("m", newer))
+    it.admission.models_changed()
+    it.gateway.on_items([text_request(2, digest), text_request(3, newer.text_digest)])
+    assert [number for number, _ in it.errors()] == [2]
+
+
+async def test_a_held_request_is_compared_with_the_version_that_becomes_ready() -> None:
+    it = AdmissionWorld()
+    it.gateway.on_items([text_request(1, b"o" * 16)])
+    it.ready()
+    await turn()
+    assert [number for number, _ in it.errors()] == [1]
+
+
+def text_request(number: int, digest: bytes) -> InferRequest:
+    return request(number, text_digest=digest)

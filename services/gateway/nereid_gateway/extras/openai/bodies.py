@@ -24,6 +24,10 @@ _MISSING: Final = re.compile(r"Object missing required field `(?P<name>.*?)`")
 _PLACE: Final = re.compile(r" - at `\$\.?(?P<path>.*?)`\Z", re.DOTALL)
 
 
+# Smaller responses are not compressed: all of OpenAI's clients accept it, and few mean it.
+_COMPRESS_BYTES: Final = 16 << 10
+
+
 class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Body of a call. Fields that it does not declare are refused."""
 
@@ -33,7 +37,7 @@ Struct = TypeVar("Struct", bound=msgspec.Struct)
 
 
 class BodyReader:
-    """Reads the bodies of calls: decompresses and decodes them."""
+    """Decompresses and decodes the bodies of calls, and compresses those of their responses."""
 
     def __init__(self, decoding: RequestDecoding, coder: ContentCoder) -> None:
         self._decoding = decoding
@@ -52,6 +56,12 @@ class BodyReader:
             raise result
         body: Decoded = result
         return body
+
+    async def encode(self, call: HttpCall, body: Sequence[bytes]) -> tuple[Sequence[bytes], bytes]:
+        """Return the body of a response, compressed if that pays, and the header line for it."""
+        if sum(map(len, body)) < _COMPRESS_BYTES:
+            return body, b""
+        return await self._coder.encode(body, call.headers.get(b"accept-encoding"), call.peer)
 
 
 def decode_job(

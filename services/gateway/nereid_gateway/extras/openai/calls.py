@@ -42,6 +42,8 @@ _JOB_CHARACTERS: Final = 128 << 10
 _JOB_TEXTS: Final = 256
 # Limit of tokens for models whose files say none.
 _MAX_TOKENS: Final = 131_072
+# How often a call is done again because its model was replaced meanwhile.
+_MAX_REPEATS: Final = 3
 # Models that are looked at for a body that names none.
 _MAX_CHOICES: Final = 64
 
@@ -88,6 +90,8 @@ class TextCall:
         self.model_name = ""
         self.tokens = 0
         self.priority = 0
+        # When the texts of the call's rows began and ended to be tokenized.
+        self._tokenized_ns = (0, 0)
         # Further lines of the response's head.
         self.header_lines = b""
 
@@ -107,14 +111,16 @@ class TextCall:
         again with the new one: rows of two versions are never mixed.
         """
         model = await self._find(name, tasks)
-        try:
-            return await work(model)
-        except (NotFound, Unavailable):
-            model.expire()
-            newer = await self._find(name, tasks)
-            if newer is model:
-                raise
-            return await work(newer)
+        for _ in range(_MAX_REPEATS):
+            try:
+                return await work(model)
+            except (NotFound, Unavailable):
+                model.expire()
+                newer = await self._find(name, tasks)
+                if newer is model:
+                    raise
+                model = newer
+        return await work(model)
 
     async def rows(
         self,
@@ -128,6 +134,7 @@ class TextCall:
 
         special: whether special tokens are added to texts.
         """
+        begun_ns = monotonic_ns()
         if model.is_read() and sum(map(_size_of, texts)) <= _LOOP_CHARACTERS:
             rows = rows_of(model, texts, limit, special=special)
         else:
@@ -139,11 +146,15 @@ class TextCall:
                     return rows_of(model, job, limit, special=special, first=begin)
 
                 rows += await self._services.pool.run(self.call, size, tokenize)
-        self.hold_rows(rows)
+        self.hold_rows(rows, begun_ns)
         return rows
 
-    def hold_rows(self, rows: Sequence[Row]) -> None:
-        """Hold a call's rows instead of its body, and count their tokens."""
+    def hold_rows(self, rows: Sequence[Row], begun_ns: int) -> None:
+        """Hold a call's rows instead of its body, and count their tokens.
+
+        begun_ns: when their texts began to be tokenized.
+        """
+        self._tokenized_ns = begun_ns, monotonic_ns()
         self.call.free_body()
         self.call.hold(sum(payload_bytes(payload) for row in rows for payload in row.payloads))
         self.tokens = sum(row.tokens for row in rows)
@@ -153,7 +164,9 @@ class TextCall:
     ) -> list[Output]:
         """Return what `read` makes of each row's response, in the order of the rows."""
         submission = self._services.rows
-        return await submission.infer(self.call, rows, read, priority=self.priority)
+        return await submission.infer(
+            self.call, rows, read, priority=self.priority, tokenized_ns=self._tokenized_ns
+        )
 
     async def tokenizer(self, model: TextModel) -> TextTokenizer:
         """Return a model's tokenizer."""
@@ -242,8 +255,8 @@ class TextServices:
         text_call = TextCall(self, call)
         failure = ""
         try:
-            body = await handle(text_call)
-            call.respond(200, body, extra=text_call.header_lines)
+            body, line = await self.bodies.encode(call, await handle(text_call))
+            call.respond(200, body, extra=line + text_call.header_lines)
         except CallRefused as refused:
             failure = refused.refusal.reason.value
             status, message, lines = response_of(refused.refusal)

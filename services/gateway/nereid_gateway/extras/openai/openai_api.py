@@ -23,11 +23,8 @@ from nereid_gateway.fronts.http.submission import InferSubmission
 if TYPE_CHECKING:
     from nereid.observability.metrics_page import Page
     from nereid_gateway.plane.data_plane import DataPlane
-    from nereid_gateway.server.body import AllocateBody
-    from nereid_gateway.server.call import BodyBuffer, HttpCall
     from nereid_gateway.server.content_coding import ContentCoder
     from nereid_gateway.server.header_forwarding import HeaderForwarding
-    from nereid_gateway.server.ordered_responses import Dispatch
 
 _MAX_THREADS: Final = 4
 
@@ -35,14 +32,18 @@ _MAX_THREADS: Final = 4
 class OpenAiApi:
     """The API of texts of one gateway: its endpoints, its metrics, and the form of its errors."""
 
+    set_error_form = staticmethod(set_error_form)
+
     def __init__(
         self, data_plane: DataPlane, coder: ContentCoder, forwarding: HeaderForwarding | None
     ) -> None:
         self._pool = WorkPool(min(_MAX_THREADS, os.cpu_count() or 1))
         self._metrics = CallMetrics()
+        models = TextModels(data_plane.control, self._pool)
+        self.models_changed = models.expire_all
         services = TextServices(
             BodyReader(data_plane.decoding, coder),
-            TextModels(data_plane.control, self._pool),
+            models,
             RowSubmission(InferSubmission(data_plane, forwarding), self._pool),
             self._pool,
             self._metrics,
@@ -57,13 +58,6 @@ class OpenAiApi:
             OpenAiDecisions(services),
         )
 
-    def with_error_forms(
-        self, dispatch: Dispatch, allocate_body: AllocateBody
-    ) -> tuple[Dispatch, AllocateBody]:
-        """Return the steps of a port that give errors of this API's calls its form."""
-        forms = _ErrorForms(dispatch, allocate_body)
-        return forms, forms.allocate_body
-
     def write_metrics(self, page: Page) -> None:
         """Add the series of the API's calls to a page."""
         self._metrics.write(page)
@@ -71,22 +65,3 @@ class OpenAiApi:
     def close(self) -> None:
         """Stop the threads."""
         self._pool.close()
-
-
-class _ErrorForms:
-    """First step of the HTTP port: errors of the API's calls get its form, whoever raises them."""
-
-    def __init__(self, dispatch: Dispatch, allocate_body: AllocateBody) -> None:
-        self._dispatch = dispatch
-        self._allocate_body = allocate_body
-
-    def __call__(self, call: HttpCall) -> None:
-        """Dispatch a call."""
-        if call.encode_error is None:
-            set_error_form(call)
-        self._dispatch(call)
-
-    def allocate_body(self, call: HttpCall, size_bytes: int) -> BodyBuffer | None:
-        """Return a buffer or None, as the next step does."""
-        set_error_form(call)
-        return self._allocate_body(call, size_bytes)

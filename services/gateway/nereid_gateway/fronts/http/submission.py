@@ -53,12 +53,20 @@ class InferSubmission:
         return submitted
 
     def submit_row(
-        self, call: HttpCall, request: ClientRequest, on_response: Callable[[InferResponse], None]
+        self,
+        call: HttpCall,
+        tokenized_ns: tuple[int, int],
+        request: ClientRequest,
+        on_response: Callable[[InferResponse], None],
     ) -> RequestHandle:
-        """Submit one of several requests that a call consists of. The caller cancels them."""
+        """Submit one of several requests that a call consists of. The caller cancels them.
+
+        tokenized_ns: when the texts of the call began and ended to be tokenized.
+        """
         self._add_origin(call, request)
         if self._records_all:
             request.record = RequestRecord("http", call.received_ns, call)
+            request.record.tokenized_ns = tokenized_ns
         return self.data_plane.infer(request, on_response)
 
     def _add_origin(self, call: HttpCall, request: ClientRequest) -> None:

@@ -80,8 +80,6 @@ class Control:
             self._complete[_STATISTICS] = counts.complete_statistics
         self._mesh = mesh
         self._timeout_s = timeout_s
-        # Number of completed calls by which this gateway's clients have changed the mesh.
-        self.changes = 0
         self._reconnect_s = reconnect_s
         self._whole_mesh_reads: dict[str, PacedReads[tuple[bytes, Render], bytes]] = {
             method: PacedReads(partial(self._read_now, method)) for method in _WHOLE_MESH_CALLS
@@ -130,17 +128,14 @@ class Control:
             )
         timeout_s = None if method == _LOAD else self._timeout_s
         if method in _CHANGES:
-            try:
-                return await call_scheduler_again(
-                    channel,
-                    method,
-                    request,
-                    timeout_s,
-                    reconnect_s=self._reconnect_s,
-                    next_channel=lambda: next(iter(self._mesh.channels()), channel),
-                )
-            finally:
-                self.changes += 1
+            return await call_scheduler_again(
+                channel,
+                method,
+                request,
+                timeout_s,
+                reconnect_s=self._reconnect_s,
+                next_channel=lambda: next(iter(self._mesh.channels()), channel),
+            )
         return await call_scheduler(channel, method, request, timeout_s)
 
     async def call(self, method: str, request: Message, response: type[Response]) -> Response:

@@ -103,6 +103,9 @@ class SpanTracing:
             ),
             _part(context, "receive", received_ns, record.submitted_ns + offset_ns),
         ]
+        begun_ns, tokenized_ns = record.tokenized_ns or (0, 0)
+        if tokenized_ns:
+            spans.append(_part(context, "tokenize", begun_ns + offset_ns, tokenized_ns + offset_ns))
         if not record.cancelled:
             spans.append(_part(context, "send", record.responded_ns + offset_ns, ended_ns))
         self._tracer.record(*spans)

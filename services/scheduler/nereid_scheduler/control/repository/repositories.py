@@ -324,7 +324,9 @@ class _ModelReader:
         if error is not None:
             return found
         texts = {number: folder.text_files(self._export or str(number)) for number in versions}
-        export_files = _small_files(texts[_EXPORTED_VERSION]) if self._export else {}
+        export_files = {}
+        if self._override is None and not self._config_text and not folder.url:
+            export_files = {number: _small_files(files) for number, files in texts.items()}
         return replace(found, text_files=texts, export_files=export_files)
 
     def _digest(self) -> bytes:

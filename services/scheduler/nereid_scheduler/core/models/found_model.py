@@ -67,8 +67,8 @@ class FoundModel:
     files: frozenset[FileState] = frozenset()
     # Key: a version.
     text_files: Mapping[int, TextFiles] = field(default_factory=dict)
-    # Contents of an export's files of text models, apart from tokenizers, which are empty here.
-    export_files: Mapping[str, bytes] = field(default_factory=dict)
+    # Files of text models by version, if there is no config.pbtxt. Tokenizers are empty here.
+    export_files: Mapping[int, Mapping[str, bytes]] = field(default_factory=dict)
 
     @property
     def plain_name(self) -> str:

@@ -20,6 +20,10 @@ class TextFiles:
     # Returns a file of at most so many bytes; raises OSError, also if its state has changed.
     read_file: Callable[[str, int], bytes] = field(compare=False)
 
+    def encoded_states(self) -> bytes:
+        """Return bytes that change with any of the files."""
+        return repr(sorted(self.states.items())).encode()
+
     def read(self) -> dict[str, bytes]:
         """Return the contents by path. May raise OSError, also above MAX_BYTES. Use a thread."""
         contents: dict[str, bytes] = {}

@@ -103,7 +103,7 @@ class ModelReload:
             labels=found.labels,
             override_directory=found.override_directory,
             text_files=found.text_files.get(number, NO_TEXT_FILES),
-            export_files=found.export_files,
+            export_files=found.export_files.get(number, {}),
             hosts=found.hosts,
             is_addition=bool(self._ready),
             continues=self._continues,

@@ -17,6 +17,7 @@ from nereid_scheduler.core.models.dependencies import (
 )
 from nereid_scheduler.core.models.desired_models import NO_CAUSE, DesiredModels
 from nereid_scheduler.core.models.lifecycle import VersionLife, VersionState
+from nereid_scheduler.core.models.revision import revision_of
 from nereid_scheduler.core.models.text_files import NO_TEXT_FILES, TextFiles
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class ServedVersion:
     continues: bool = False
     # Why the version is being loaded or unloaded; NO_CAUSE once it has been.
     cause: Cause = NO_CAUSE
+    _text_digest: bytes = b""
 
     def __str__(self) -> str:
         return f"'{self.name}' version {self.number}"
@@ -93,6 +95,16 @@ class ServedVersion:
     def ready_config(self) -> config_pb.ModelConfig:
         """Configuration that clients see of a version that is READY."""
         return self.shown or self.ready_runtime.config.proto
+
+    @property
+    def text_digest(self) -> bytes:
+        """Digest of the configuration and the text files of a version that is READY.
+
+        It is equal at all schedulers that serve the version as it was loaded.
+        """
+        if not self._text_digest:
+            self._text_digest = revision_of(self.ready_config, self.text_files.encoded_states())
+        return self._text_digest
 
     @property
     def stored_digest(self) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import InvalidArgument, Unimplemented
@@ -14,7 +14,7 @@ from nereid.model_config import (
     read_description,
     validate_config,
 )
-from nereid.text.export_batching import complete_export
+from nereid.text.export_batching import complete_export, takes_lone_rows
 from nereid_scheduler.core.models.dependencies import is_ensemble
 
 if TYPE_CHECKING:
@@ -68,11 +68,11 @@ def complete(
         draft = described.config
     elif described is not None and (described.inputs or described.outputs):
         description = read_description(described)
+    settings = rules.of(draft.backend)
+    if description is not None and export_files and takes_lone_rows(description, export_files):
+        settings = replace(settings, default_max_batch_size=0)
     completed = complete_config(
-        draft,
-        model_name=draft.name,
-        description=description,
-        settings=rules.of(draft.backend),
+        draft, model_name=draft.name, description=description, settings=settings
     )
     if description is not None and export_files and not rules.disabled:
         complete_export(completed, export_files)

@@ -1,5 +1,8 @@
 """Requests and responses as frames."""
 
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +17,7 @@ from nereid.core.wire.messages import (
     InferResponse,
     LastCounts,
     LogRules,
+    ModelsChanged,
     MovedResponse,
     Ownership,
     Parameter,
@@ -65,6 +69,7 @@ requests = st.builds(
     error_status=st.one_of(st.none(), errors),
     accepts_many=st.booleans(),
     wants_timings=st.booleans(),
+    text_digest=st.binary(max_size=16),
 )
 responses = st.one_of(
     st.builds(
@@ -252,6 +257,24 @@ def test_ownership_shares_a_frame_with_responses() -> None:
     assert back[:-1] == [owned]
     assert codec.decode(codec.encode([Ownership("", 0, ())])) == [Ownership("", 0, ())]
     assert codec.size_bytes(owned) == 0
+
+
+@pytest.mark.parametrize("more", [{}, {"request_id": "a"}, {"deadline": 600.0}, {"priority": 1}])
+def test_requests_keep_the_digest_of_their_texts(more: dict[str, Any]) -> None:
+    codec = RequestCodec(clock=lambda: 500.0)
+    digests = [b"d" * 16, b"", b"e" * 200]
+    items = [
+        InferRequest(number, b"head", [b"x"], text_digest=digest, **more)
+        for number, digest in enumerate(digests, 1)
+    ]
+    back = codec.decode(codec.encode([*items]))
+    assert [each.text_digest for each in back if isinstance(each, InferRequest)] == digests
+
+
+def test_changes_of_models_share_a_frame_with_responses() -> None:
+    codec = ResponseCodec()
+    items: list[FromScheduler] = [ModelsChanged(1), InferResponse(1, b"head"), ModelsChanged(2)]
+    assert codec.decode(codec.encode(items))[:-1] == [ModelsChanged(2)]
 
 
 def test_the_last_counts_share_a_frame_with_responses() -> None:

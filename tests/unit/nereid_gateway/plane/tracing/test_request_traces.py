@@ -100,6 +100,23 @@ def test_the_root_span_is_below_the_clients_and_above_the_schedulers() -> None:
     assert send.end_ns == root.end_ns
 
 
+@pytest.mark.parametrize("tokenized_ns", [None, (0, 0), (5, 9)])
+def test_a_row_shows_when_its_calls_texts_were_tokenized(
+    tokenized_ns: tuple[int, int] | None,
+) -> None:
+    it = Mesh(TraceConfig(mode="opentelemetry"))
+    asked = request(SAMPLED)
+    record = asked.record = RequestRecord("http", monotonic_ns())
+    record.tokenized_ns = tokenized_ns
+    it.recording.infer(asked, it.delivered.append)
+    it.on_response(InferResponse(1))
+    spans = it.tracer.named("tokenize")
+    assert len(spans) == (tokenized_ns == (5, 9))
+    for span in spans:
+        assert span.end_ns - span.start_ns == 4
+        assert span.parent == it.tracer.one("InferRequest").context
+
+
 def test_a_request_of_our_own_choice_is_a_trace_of_its_own() -> None:
     it = Mesh(TraceConfig(rate=1, levels=("TIMESTAMPS",)))
     asked = request(head=b"\xff damaged")

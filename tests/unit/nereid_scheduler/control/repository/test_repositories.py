@@ -217,12 +217,20 @@ def test_an_exports_text_files_are_those_that_it_was_found_with(tmp_path: Path, 
 
 def test_an_export_with_a_huge_configuration_is_served_without_padding(tmp_path: Path) -> None:
     path = export(tmp_path, "config.json", "tokenizer.json", "model.onnx")
-    assert only(tmp_path).export_files == {"config.json": b"{}", "tokenizer.json": b""}
+    assert only(tmp_path).export_files == {1: {"config.json": b"{}", "tokenizer.json": b""}}
     with (path / "config.json").open("wb") as file:
         file.truncate((1 << 20) + 1)
     found = only(tmp_path)
     assert found.error is None
-    assert found.export_files == {}
+    assert found.export_files == {1: {}}
+
+
+def test_a_model_without_a_configuration_is_completed_like_an_export(tmp_path: Path) -> None:
+    path = export(tmp_path, "config.json", "tokenizer.json", "1/model.onnx", "2/model.onnx")
+    (path / "2" / "config.json").write_bytes(b"[]")
+    assert only(tmp_path).export_files == {2: {"config.json": b"[]", "tokenizer.json": b""}}
+    (path / "config.pbtxt").write_text('backend: "onnxruntime"')
+    assert only(tmp_path).export_files == {}
 
 
 def test_text_files_are_beside_versions_or_in_them(tmp_path: Path) -> None:

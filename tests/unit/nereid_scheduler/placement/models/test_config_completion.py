@@ -75,3 +75,24 @@ def test_an_invalid_configuration_is_refused() -> None:
         complete(draft(""), described(), rules(default_max_batch_size="some"))
     with pytest.raises(InvalidArgument):
         complete(draft(TENSORS + "max_batch_size: -1"), None, rules())
+
+
+@pytest.mark.parametrize(
+    ("dims", "max_batch_size", "shape"), [([-1], 0, (-1,)), ([-1, -1], 32, (-1,))]
+)
+def test_the_tokens_of_an_export_are_no_batch(
+    dims: list[int], max_batch_size: int, shape: tuple[int, ...]
+) -> None:
+    message = pb.Described()
+    for name in ("input_ids", "attention_mask"):
+        message.inputs.add(name=name, data_type=model_config_pb2.TYPE_INT64, dims=dims)
+    kind = model_config_pb2.TYPE_FP32
+    message.outputs.add(name="last_hidden_state", data_type=kind, dims=[*dims, 8])
+    files = {"tokenizer.json": b"", "config.json": b"{}"}
+    config = complete(draft(""), message, rules(), files)
+    assert config.max_batch_size == max_batch_size
+    assert [tensor.dims for tensor in config.inputs] == [shape, shape]
+    if config.batching is not None:
+        assert config.batching.preferred_batch_sizes == (max_batch_size,)
+    # Without a tokenizer it may be anything.
+    assert complete(draft(""), message, rules(), {"config.json": b"{}"}).max_batch_size == 4

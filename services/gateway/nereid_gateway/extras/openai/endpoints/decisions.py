@@ -233,12 +233,13 @@ class OpenAiDecisions:
             decisions = model.mapping.decisions
             assert decisions is not None, "the model's tasks include decisions"
             _check_limits(decisions, questions)
+            begun_ns = time.monotonic_ns()
             encoded = await _encode(call, model, decisions, text, questions)
             refusal = next((each.refusal for each in encoded if each.refusal), "")
             if refuses_all and refusal:
                 raise QuestionRefused(refusal)
             rows = [row for each in encoded for row in each.rows]
-            call.hold_rows(rows)
+            call.hold_rows(rows, begun_ns)
 
             def read(response: InferResponse, _row: Row) -> NDArray[np.float64]:
                 # A copy: the response's buffer may be reused before the last row is read.

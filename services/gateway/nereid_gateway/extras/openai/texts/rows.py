@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nereid.core.wire.messages import InferResponse, Payload
-    from nereid_gateway.core.request_handle import RequestHandle
+    from nereid_gateway.core.request_handle import OnResponse, RequestHandle
     from nereid_gateway.extras.openai.work_pool import WorkPool
     from nereid_gateway.fronts.http.submission import InferSubmission
     from nereid_gateway.server.call import HttpCall
@@ -45,6 +45,8 @@ class Row(NamedTuple):
     tokens: int
     # Rows of larger size are sent first.
     size: int
+    # See InferRequest.
+    text_digest: bytes
 
 
 class RowSubmission:
@@ -64,6 +66,7 @@ class RowSubmission:
         read: Callable[[InferResponse, Row], Output],
         *,
         priority: int = 0,
+        tokenized_ns: tuple[int, int] = (0, 0),
     ) -> list[Output]:
         """Return what `read` makes of each row's response, in the order of the rows.
 
@@ -71,7 +74,8 @@ class RowSubmission:
         does the cancellation of this coroutine. While the call has rows in a full queue, the others
         wait. A thread runs `read` for large outputs.
         """
-        flight = _Flight(self._submission, self._pool, call, rows, read, priority)
+        submit_row = partial(self._submission.submit_row, call, tokenized_ns)
+        flight = _Flight(submit_row, self._pool, call, rows, read, priority)
         try:
             return await flight.run(self._max_in_flight)
         finally:
@@ -81,14 +85,14 @@ class RowSubmission:
 class _Flight(Generic[Output]):
     def __init__(  # noqa: PLR0913, PLR0917 - called once
         self,
-        submission: InferSubmission,
+        submit_row: Callable[[ClientRequest, OnResponse], RequestHandle],
         pool: WorkPool,
         call: HttpCall,
         rows: Sequence[Row],
         read: Callable[[InferResponse, Row], Output],
         priority: int,
     ) -> None:
-        self._submit_row = submission.submit_row
+        self._submit_row = submit_row
         self._pool = pool
         self._call = call
         self._rows = rows
@@ -130,10 +134,16 @@ class _Flight(Generic[Output]):
         while self._waiting and self._in_flight < self._max_in_flight and not self._done.done():
             index = self._waiting.popleft()
             row = self._rows[index]
-            request = ClientRequest(0, row.head, list(row.payloads), priority=self._priority)
+            request = ClientRequest(
+                0,
+                row.head,
+                list(row.payloads),
+                priority=self._priority,
+                text_digest=row.text_digest,
+            )
             self._in_flight += 1
             on_response = partial(self._on_response, index)
-            handle = self._submit_row(self._call, request, on_response)
+            handle = self._submit_row(request, on_response)
             if not (index in self._outputs or self._done.done()):
                 self._handles[index] = handle
         self._sending = False

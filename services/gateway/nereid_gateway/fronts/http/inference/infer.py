@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 _COMPRESS_BYTES: Final = 16384
 # Larger decompressed bodies are moved to shared memory in a thread.
 _COPY_BYTES: Final = 1 << 20
-_ENCODING_LINE: Final = b"Content-Encoding: %b\r\n"
 _HEADER_LENGTH: Final = b"inference-header-content-length"
 # A full cache is cleared.
 _MAX_DECODERS: Final = 1024
@@ -232,7 +231,7 @@ class InferEndpoint:
             template.remember_response(response, encoded)
         content_type, extra, body = encoded
         if encoding is not None:
-            extra += _ENCODING_LINE % encoding
+            extra += content_coding.ENCODING_LINE % encoding
             body = (content_coding.compress(body, encoding),)
         call.respond(200, body, content_type, extra)
 
@@ -264,11 +263,9 @@ class InferEndpoint:
         load_format = call.headers.get(FORMAT_HEADER)
         if load_format is not None:
             extra += await self._loads.line(load_format)
-        encoding = _encoding_of(call)
-        if encoding is not None:
-            extra += _ENCODING_LINE % encoding
-            body = (await self._coder.compress(body, encoding, call.peer),)
-        call.respond(200, body, content_type, extra)
+        accepted = call.headers.get(b"accept-encoding")
+        body, line = await self._coder.encode(body, accepted, call.peer)
+        call.respond(200, body, content_type, extra + line)
 
 
 def _message_of(call: HttpCall, decoder: InferRequestDecoder) -> HttpMessage:

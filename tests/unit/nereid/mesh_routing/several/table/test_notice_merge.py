@@ -6,6 +6,7 @@ from nereid.core.wire.messages import (
     CachedModels,
     LastCounts,
     LogRules,
+    ModelsChanged,
     Ownership,
     TraceRule,
     TraceRules,
@@ -70,6 +71,8 @@ def test_the_first_scheduler_after_all_were_lost_sets_the_rules() -> None:
 
 def test_what_a_scheduler_counted_at_its_end_is_passed_on() -> None:
     assert NoticeMerge[str]().on_notice("a", LastCounts(b"counts")) == LastCounts(b"counts")
+    # Each scheduler counts its own changes.
+    assert NoticeMerge[str]().on_notice("a", ModelsChanged(1)) == ModelsChanged(1)
 
 
 def test_other_notices_are_not_its_business() -> None:

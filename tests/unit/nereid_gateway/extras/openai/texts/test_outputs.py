@@ -16,7 +16,7 @@ from nereid_gateway.extras.openai.texts.outputs import OutputReader
 from nereid_gateway.extras.openai.texts.rows import Row
 
 IDS = TextInput("ids", "INT64", 2)
-ROW = Row(b"", [], 3, 3)
+ROW = Row(b"", [], 3, 3, b"")
 HIDDEN = np.arange(20, dtype=np.float32).reshape(1, 5, 4) - 7
 
 

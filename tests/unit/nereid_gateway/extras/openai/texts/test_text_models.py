@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import numpy as np
 import pytest
 
 from nereid.core.errors import InvalidArgument
+from nereid.core.methods import SCHEDULER
+from nereid.mesh_routing.access import OneScheduler
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
+from nereid.rpc import Call, Handlers
 from nereid.text import TextInput, TextMapping
 from nereid_gateway.extras.openai.errors import InvalidParameter
 from nereid_gateway.extras.openai.texts.rows import Row
-from nereid_gateway.extras.openai.texts.text_models import TextModel, rows_of
+from nereid_gateway.extras.openai.texts.text_models import TextModel, TextModels, rows_of
 from nereid_gateway.extras.openai.texts.tokenizer import TokenLimit
+from nereid_gateway.extras.openai.work_pool import WorkPool
+from nereid_gateway.plane.control.control import Control
 from tests.support.models import text_models
+from tests.support.rpc.local_channel import LocalChannel
 
 TOKENIZER = text_models.tokenizer().to_str().encode()
 NO_LIMIT = TokenLimit(0)
@@ -53,6 +60,7 @@ def test_a_pair_has_ids_a_mask_and_types() -> None:
         "types": [encoding.type_ids],
     }
     assert row.tokens == row.size == 6
+    assert row.text_digest == b"d"
 
 
 def test_rows_of_a_fixed_length_are_padded() -> None:
@@ -95,3 +103,65 @@ def test_a_model_may_take_the_text_itself(with_tokenizer: bool) -> None:
     assert row.size == 6
     with pytest.raises(InvalidParameter, match="takes texts"):
         rows_of(model, [[1, 2]], NO_LIMIT)
+
+
+class Questions:
+    """Schedulers that respond to ModelText when the test says so."""
+
+    def __init__(self) -> None:
+        self.asked: asyncio.Queue[pb.ModelTextRequest] = asyncio.Queue()
+        self.responses: asyncio.Queue[pb.ModelTextResponse] = asyncio.Queue()
+        handlers = Handlers(async_unary={f"{SCHEDULER}ModelText": self._respond})
+        mesh = OneScheduler(dial_nothing, LocalChannel(handlers))
+        self.models = TextModels(Control(mesh, 5), WorkPool(1))
+
+    async def _respond(self, _call: Call, message: bytes) -> bytes:
+        self.asked.put_nowait(pb.ModelTextRequest.FromString(message))
+        return (await self.responses.get()).SerializeToString()
+
+
+def dial_nothing(**_callbacks: Any) -> Any:
+    raise AssertionError("control calls need no link")
+
+
+def response_of(version: str = "3", digest: bytes = b"d") -> pb.ModelTextResponse:
+    message = pb.ModelTextResponse(version=version, digest=digest)
+    message.config.input.add(name="input_ids", data_type="TYPE_INT64", dims=[-1])
+    message.config.output.add(name="out", data_type="TYPE_FP32", dims=[-1])
+    message.config.max_batch_size = 1
+    message.files["tokenizer.json"] = TOKENIZER
+    message.files["text.json"] = b'{"task": "embed"}'
+    return message
+
+
+async def test_a_model_is_asked_about_once_until_a_change() -> None:
+    it = Questions()
+    it.responses.put_nowait(response_of())
+    model = await it.models.get("m")
+    assert await it.models.get("m") is model
+    it.models.expire_all()
+    it.responses.put_nowait(pb.ModelTextResponse(version="3", digest=b"d"))
+    assert await it.models.get("m") is model
+    assert [it.asked.get_nowait().known_digest for _ in range(2)] == [b"", b"d"]
+    assert it.asked.empty()
+
+
+async def test_a_change_during_a_question_has_the_next_call_ask_again() -> None:
+    it = Questions()
+    first = asyncio.ensure_future(it.models.get("m"))
+    await it.asked.get()
+    it.models.expire_all()
+    it.responses.put_nowait(response_of())
+    assert (await first).digest == b"d"
+    it.responses.put_nowait(response_of(digest=b"e"))
+    assert (await it.models.get("m")).digest == b"e"
+
+
+async def test_another_version_with_the_known_files_is_another_model() -> None:
+    it = Questions()
+    it.responses.put_nowait(response_of())
+    model = await it.models.get("m")
+    it.models.expire_all()
+    it.responses.put_nowait(pb.ModelTextResponse(version="4", digest=b"d"))
+    newer = await it.models.get("m")
+    assert (newer.version, newer.files, newer.mapping) == ("4", model.files, model.mapping)
