@@ -15,6 +15,7 @@ from nereid.core.tensors.shapes import VARIABLE
 from nereid.model_config.padding import read_padding
 from nereid.text import files as text_files
 from nereid.text.documents import Document, parse_document
+from nereid.text.generation import read_generation
 from nereid.text.hugging_face import MAX_LABELS, POOLINGS, HuggingFaceFiles
 from nereid.text.mapping import CLASSIFY, DECIDE, EMBED, GENERATE, RANK, TextInput, TextMapping
 from nereid.text.tensors import (
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from nereid.pb.model_config_pb2 import ModelConfig
+    from nereid.text.generation import Generation
 
 PARAMETER: Final = "text"
 TASKS: Final = (EMBED, RANK, CLASSIFY, DECIDE, GENERATE)
@@ -187,7 +189,7 @@ class _Reader:
             pad_id=self._declared.count("pad_id", self._facts.pad_id()),
             batches_lengths=ids is not None and self._batches_lengths(ids),
             generation=self._generation(tasks),
-            decisions=self._section("decisions", DECIDE, tasks),
+            decisions=self._section("decisions", DECIDE, tasks).values,
         )
 
     def _tasks(self) -> frozenset[str]:
@@ -235,6 +237,9 @@ class _Reader:
             problem = f"the model has no output '{name}'" if name else "say which output it is"
             raise declared.refuse("output", problem)
         allowed = _FLOATS | {BYTES} if tasks & {GENERATE, DECIDE} else _FLOATS
+        if GENERATE in tasks and "ids" in self._inputs:
+            # The model gives tokens, or logits of them.
+            allowed = _FLOATS | IDS
         if datatype(outputs[name]) not in allowed:
             expected = ", ".join(sorted(allowed))
             problem = f"output '{name}' is of type {datatype(outputs[name])}, expected {expected}"
@@ -366,13 +371,15 @@ class _Reader:
             return False
         return any(tensor.name == ids.name for size in padding.sizes for tensor in size.inputs)
 
-    def _generation(self, tasks: frozenset[str]) -> Mapping[str, object]:
+    def _generation(self, tasks: frozenset[str]) -> Generation | None:
         section = self._section("generation", GENERATE, tasks)
-        interface = self._interface()
-        return {"tensors": interface, **section} if GENERATE in tasks and interface else section
+        if GENERATE not in tasks:
+            return None
+        prompt_inputs = [tensor.name for tensor in self._inputs.values()]
+        return read_generation(section, self._config, self._facts, prompt_inputs)
 
-    def _section(self, key: str, task: str, tasks: frozenset[str]) -> Mapping[str, object]:
+    def _section(self, key: str, task: str, tasks: frozenset[str]) -> Document:
         """Return what the model declares for one task."""
         if self._declared.has(key) and task not in tasks:
             raise self._declared.refuse(key, f"the model does not have the task {task}")
-        return self._declared.section(key).values
+        return self._declared.section(key)
