@@ -1,4 +1,4 @@
-"""How a model that generates takes the parameters of a request, and what its outputs mean."""
+"""Parameters of requests as inputs of a model that generates, and the meaning of its outputs."""
 
 from __future__ import annotations
 

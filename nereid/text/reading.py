@@ -83,7 +83,7 @@ def may_be_text_model(config: ModelConfig, file_names: Collection[str]) -> bool:
     return (
         PARAMETER in config.parameters
         or not _MARKS.isdisjoint(file_names)
-        or bool(Tensors(config).generation_interface())
+        or Tensors(config).are_of_generator()
     )
 
 
@@ -103,7 +103,7 @@ def _declared(config: ModelConfig, files: Mapping[str, bytes]) -> Document | Non
 
 def _is_known_kind(tensors: Tensors, files: Mapping[str, bytes]) -> bool:
     """Return whether a model that declares nothing takes text."""
-    if any(name in files for name in _MANIFESTS) or tensors.generation_interface():
+    if any(name in files for name in _MANIFESTS) or tensors.are_of_generator():
         return True
     ids = tensors.inputs.get(USUAL_INPUTS["ids"])
     if ids is None or datatype(ids) not in IDS or text_files.TOKENIZER not in files:
@@ -204,7 +204,7 @@ class _Reader:
             return frozenset(tasks)
         if self._manifest is not None or declared.has("decisions"):
             return frozenset({DECIDE})
-        if self._interface() or declared.has("generation"):
+        if self._is_generator() or declared.has("generation"):
             return frozenset({GENERATE})
         if declared.has("labels") or declared.has("activation"):
             return frozenset()
@@ -216,11 +216,9 @@ class _Reader:
             return frozenset()
         raise declared.refuse("task", f"say one of {', '.join(TASKS)}")
 
-    def _interface(self) -> str:
+    def _is_generator(self) -> bool:
         text = self._inputs.get("text")
-        if text is None or text.name != TEXT_INPUT:
-            return ""
-        return self._tensors.generation_interface()
+        return text is not None and text.name == TEXT_INPUT and self._tensors.are_of_generator()
 
     def _check_other_inputs(self, tasks: frozenset[str]) -> None:
         """Refuse a model that needs tensors which no text gives."""

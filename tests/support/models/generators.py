@@ -61,7 +61,7 @@ class TritonPythonModel:
             plan = json.loads(asked.partition("<tools>")[0]) if asked.startswith('{"') else {}
             text = plan.get("say", asked)
             if plan.get("report"):
-                text = json.dumps({"inputs": inputs, "parameters": parameters})
+                text = json.dumps({"inputs": inputs, "parameters": parameters}).encode().hex()
             parts = plan.get("parts") or list(text)
             limit = inputs.get("max_tokens", [None])[0]
             if limit is None:

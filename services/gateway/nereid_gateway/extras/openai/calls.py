@@ -89,6 +89,8 @@ class TextCall:
         self.tokens = 0
         # Number of tokens that the model generated.
         self.output_tokens = 0
+        # Time of the first of them, of monotonic(). 0: there is none.
+        self.begun_s = 0.0
         self.priority = 0
 
     async def read_body(self, body_type: type[Decoded]) -> Decoded:
@@ -263,6 +265,14 @@ class TextServices:
                 self.metrics.add_tokens(operation, model, "input", text_call.tokens)
                 if text_call.output_tokens:
                     self.metrics.add_tokens(operation, model, "output", text_call.output_tokens)
+            if text_call.begun_s and not failure:
+                self.metrics.add_output(
+                    operation,
+                    text_call.model_name,
+                    text_call.begun_s - begun_s,
+                    begun_s + seconds - text_call.begun_s,
+                    text_call.output_tokens,
+                )
 
 
 async def permitted_names(call: HttpCall, models: TextModels) -> list[str]:

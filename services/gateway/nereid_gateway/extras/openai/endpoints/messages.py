@@ -48,7 +48,7 @@ class Block(Body, kw_only=True):
 
     type: str
     text: str | None = None
-    # Of calls of tools, and their results.
+    # Calls of tools, and their results, have these.
     id: str | None = None
     name: str | None = None
     input: dict[str, Any] | None = None

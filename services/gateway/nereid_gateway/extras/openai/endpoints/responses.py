@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-import orjson
+import msgspec
 
 from nereid.text.mapping import GENERATE
 from nereid_gateway.extras.openai.bodies import Body
@@ -75,7 +75,7 @@ class InputItem(Body, kw_only=True):
     role: str = "user"
     content: str | list[InputPart] | None = None
     phase: str | None = None
-    # Of calls.
+    # Calls have these.
     call_id: str | None = None
     name: str | None = None
     arguments: str | None = None
@@ -100,7 +100,7 @@ class TextConfig(Body, kw_only=True):
 
 
 class Reasoning(Body, kw_only=True):
-    """How much the model thinks: a variable of its template."""
+    """Effort of the model's thoughts, which is a variable of its template."""
 
     effort: str | None = None
     summary: Any = None
@@ -241,7 +241,7 @@ class OpenAiResponses:
                 return ()
             (choice,) = await self._generator.run(call, model, order, SilentListener())
             usage = await self._generator.usage(call, model, order, [choice])
-            return (orjson.dumps(response.completed(choice, _items(choice), usage)),)
+            return (msgspec.json.encode(response.completed(choice, _items(choice), usage)),)
 
         return await call.with_model(body.model, (GENERATE,), work)
 
@@ -530,4 +530,4 @@ class _ResponseStream:
     def _event(self, kind: str, **members: Any) -> bytes:
         document = {"type": kind, "sequence_number": self._number, **members}
         self._number += 1
-        return b"event: %b\ndata: %b\n\n" % (kind.encode(), orjson.dumps(document))
+        return b"event: %b\ndata: %b\n\n" % (kind.encode(), msgspec.json.encode(document))

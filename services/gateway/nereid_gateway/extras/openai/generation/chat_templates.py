@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-import orjson
+import msgspec
 from jinja2 import TemplateError, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import loopcontrols
@@ -169,7 +169,7 @@ def render_job(
 
     Raises InvalidArgument if the template fails or refuses the messages.
     """
-    return render(source, orjson.loads(blobs[0]), max_steps), []
+    return render(source, msgspec.json.decode(blobs[0]), max_steps), []
 
 
 def render(source: str, variables: Mapping[str, Any], max_steps: int = _MAX_STEPS) -> str | None:
@@ -209,7 +209,7 @@ class TemplateRenderer:
 
     async def render(self, peer: str, source: str, variables: Mapping[str, Any]) -> str:
         """Return the prompt. Raises InvalidArgument."""
-        text = orjson.dumps(variables)
+        text = msgspec.json.encode(variables)
         prompt: str | None
         prompt, _ = await self._decoding.run_text_job(peer, text, render_job, source, _LOOP_STEPS)
         if prompt is None:

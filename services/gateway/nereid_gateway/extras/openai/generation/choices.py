@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from nereid_gateway.extras.openai.generation.markers import MarkerSearch
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 STOP: Final = "stop"
 LENGTH: Final = "length"
+# Characters of a text. Models that never end one are stopped here.
+_MAX_CHARACTERS: Final = 4 << 20
 TOOL_CALLS: Final = "tool_calls"
 
 
@@ -32,7 +35,7 @@ class Listener(Protocol):
 
 
 class ChoiceLimits(NamedTuple):
-    """What ends a text, or is separated from it."""
+    """Limits of a text, and what is separated from it."""
 
     stop: tuple[str, ...] = ()
     # Number of tokens. 0: no limit.
@@ -50,6 +53,8 @@ class Choice:
     def __init__(self, index: int, limits: ChoiceLimits, listener: Listener) -> None:
         self.index = index
         self.texts: list[str] = []
+        # The text with its calls of tools as they are written.
+        self.written: list[str] = []
         self.calls: list[ToolCall] = []
         self.logprobs: list[TokenLogprob] = []
         # As far as known: tokens, or responses with text.
@@ -57,6 +62,9 @@ class Choice:
         self.prompt_tokens = 0
         # Empty until the text has ended.
         self.finish_reason = ""
+        # Time of the first token, of monotonic().
+        self.begun_s = 0.0
+        self._size = 0
         # The text of `stop` that ended it.
         self.stop_text: str | None = None
         self._limits = limits
@@ -74,7 +82,10 @@ class Choice:
 
     def add(self, delta: Delta) -> None:
         """Add what a response or a token adds."""
+        if not self.begun_s:
+            self.begun_s = monotonic()
         self.tokens += delta.tokens
+        self._size += len(delta.text)
         self.prompt_tokens += delta.prompt_tokens
         if delta.finish_reason:
             self._model_reason = delta.finish_reason
@@ -86,7 +97,9 @@ class Choice:
         limits = self._limits
         if delta.ends:
             self.end()
-        elif limits.counts_tokens and 0 < limits.max_tokens <= self.tokens:
+        elif self._size > _MAX_CHARACTERS or (
+            limits.counts_tokens and 0 < limits.max_tokens <= self.tokens
+        ):
             self._model_reason = LENGTH
             self.end()
 
@@ -123,6 +136,7 @@ class Choice:
     def _emit(self, text: str) -> None:
         if not text:
             return
+        self.written.append(text)
         if self._parser is None:
             self._emit_text(text)
         else:

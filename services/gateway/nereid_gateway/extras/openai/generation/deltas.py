@@ -32,7 +32,7 @@ class TokenLogprob(NamedTuple):
 
 
 class Delta(NamedTuple):
-    """What one response adds to a text."""
+    """Addition of one response to a text."""
 
     text: str
     # Number of tokens, or of texts if the model counts none.

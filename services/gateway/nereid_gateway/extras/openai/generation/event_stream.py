@@ -56,5 +56,5 @@ class EventStream:
         if not self.begun:
             raise error
         self.end(encode_error(error))
-        # Whatever it was, the call cannot be repeated with another version of the model.
+        # The call cannot be repeated with another version of the model.
         raise Internal(error.message) from error

@@ -32,7 +32,7 @@ _MAX_GRAMMARS: Final = 16
 
 
 class Order(NamedTuple):
-    """What a call orders: so many texts for each prompt."""
+    """Prompts of a call, and the texts to generate for each."""
 
     prompts: Sequence[Prompt]
     sampling: Sampling
@@ -148,10 +148,11 @@ class Generator:
         for choice in choices:
             if counts_exactly or not model.has_tokenizer:
                 completion_tokens += choice.tokens
-            elif text := choice.text:
+            elif text := "".join(choice.written):
                 prompt = await self.text_prompt(call, model, text, special=False)
                 completion_tokens += prompt.tokens
         call.tokens, call.output_tokens = prompt_tokens, completion_tokens
+        call.begun_s = min((choice.begun_s for choice in choices if choice.begun_s), default=0.0)
         return Usage(prompt_tokens, completion_tokens)
 
     async def _stream(

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import llguidance
 import llguidance.numpy
+import msgspec
 import numpy as np
-import orjson
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from nereid_gateway.extras.openai.errors import InvalidParameter
@@ -15,9 +15,8 @@ from nereid_gateway.extras.openai.errors import InvalidParameter
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from numpy.typing import NDArray
-
     from llguidance._lib import JsonCompileOptions
+    from numpy.typing import NDArray
 
     from nereid_gateway.extras.openai.texts.text_models import TextModel
 
@@ -72,7 +71,7 @@ class Grammars:
 
     def make_mask(self, schema: Mapping[str, Any]) -> TokenMask:
         """Return the mask for one text, in a thread. Raises InvalidParameter."""
-        written = orjson.dumps(schema or {"type": "object"})
+        written = msgspec.json.encode(schema or {"type": "object"})
         if len(written) > _MAX_SCHEMA_BYTES:
             raise _refused(f"it has {len(written)} bytes, more than {_MAX_SCHEMA_BYTES}")
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import orjson
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from nereid.text.generation import Generation, GenerationInput
     from nereid_gateway.extras.openai.generation.sampling import Sampling
     from nereid_gateway.extras.openai.texts.text_models import TextModel
+
+_MAX_SEED: Final = (1 << 63) - 1
 
 
 class Prompt(NamedTuple):
@@ -53,7 +55,7 @@ def build_request(
         values["stop"] = list(sampling.stop)
     if index and "seed" in values:
         # Texts of one call differ.
-        values["seed"] += index
+        values["seed"] = (values["seed"] + index) & _MAX_SEED
     inputs, payloads = _prompt_tensors(model, prompt)
     for role, tensor in generation.inputs.items():
         value = _value_of(role, values, sampling, generation)

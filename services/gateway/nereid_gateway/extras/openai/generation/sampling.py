@@ -27,7 +27,7 @@ _MAX_STOP_CHARACTERS: Final = 1024
 
 
 class Sampling(NamedTuple):
-    """What a client asks of each text. Values are by the names of nereid.text.generation."""
+    """Wishes of a client for each text. Values are by the names of nereid.text.generation."""
 
     values: Mapping[str, Any]
     stop: tuple[str, ...] = ()

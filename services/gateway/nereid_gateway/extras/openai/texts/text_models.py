@@ -86,7 +86,7 @@ class TextModel:
 
     @property
     def generation(self) -> Generation:
-        """How the model generates, if that is one of its tasks."""
+        """Section of a model that has the task of generation."""
         generation = self.mapping.generation
         assert generation is not None, "the model does not generate"
         return generation
