@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nereid.core.tensors.shapes import VARIABLE, format_shape
 from nereid.facts.findings import Finding, Severity
 from nereid.model_config.batching_fields import (
+    MAX_BATCH_TOKENS,
     PARAMETERS,
     TARGET_P99_US,
     DynamicBatching,
@@ -22,11 +23,13 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from nereid.backends import ModelDescription, TensorDescription
+    from nereid.model_config.padding import Padding
     from nereid.pb.model_config_pb2 import ModelConfig
 
 _DYNAMIC: Final = "dynamic_batching { }"
 # Batch size that hints propose.
 _SOME_BATCH: Final = 8
+_SOME_TOKENS: Final = 16384
 
 
 def advise_batching(config: ModelConfig, description: ModelDescription | None) -> list[Finding]:
@@ -141,8 +144,29 @@ def _dynamic(config: ModelConfig) -> Iterator[Finding]:
             "the parameter padding, or allow_ragged_batch, has requests of different shapes share"
             " batches",
         )
+    yield from _tokens(config, padding)
     policies = batching.priority_queue_policy.values()
     yield from _advice(config, QueuePolicy, batching.default_queue_policy, *policies)
+
+
+def _tokens(config: ModelConfig, padding: Padding | None) -> Iterator[Finding]:
+    if MAX_BATCH_TOKENS in config.parameters:
+        if set(config.dynamic_batching.preferred_batch_size) - {config.max_batch_size}:
+            yield Finding(
+                Severity.WARNING,
+                "tokens-decide",
+                f"preferred_batch_size has no effect: the parameter {MAX_BATCH_TOKENS} decides"
+                " instead",
+                "leave one of them out",
+            )
+    elif padding is not None and len(padding.sizes) == 1:
+        yield Finding(
+            Severity.NOTE,
+            "batches-by-size",
+            "requests share a batch only if they are padded to the same size",
+            f'the parameter {MAX_BATCH_TOKENS}, say "{_SOME_TOKENS}", has requests of similar'
+            " lengths share batches",
+        )
 
 
 def _target(config: ModelConfig) -> Iterator[Finding]:

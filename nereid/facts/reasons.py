@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
+from nereid.model_config.batching_fields import MAX_BATCH_TOKENS
 from nereid.model_config.remedies import remedy_for
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ _BATCHING_CODES: Final = frozenset(
         "dynamic-batching-of-one",
         "ensemble-batching",
         "variable-shapes",
+        "batches-by-size",
+        "tokens-decide",
         "target-without-effect",
         "target-decides",
     }
@@ -33,6 +36,8 @@ _BARELY_BATCHED: Final = 1.5
 _BY_REASON: Final = {
     "full": "had max_batch_size rows or as many as fit",
     "preferred": "had a preferred_batch_size",
+    "tokens": "had max_batch_tokens padded tokens, or as many as fit",
+    "length": "left requests behind whose padding costs more than it saves",
     "shape": "ended at a request of another shape",
     "delay": "had waited for max_queue_delay_microseconds, or as a target_p99_us has it",
     "immediate": "went to an instance that was free, with all that waited",
@@ -241,6 +246,9 @@ def _sizes(facts: MeshFacts, version: VersionFacts, config: ConfigFacts) -> Iter
     text = f"executions had {mean:.2f} rows on average ({rows:.0f} rows in {executions:.0f})"
     if most > 1:
         text += f"; max_batch_size allows {most}"
+    if MAX_BATCH_TOKENS in config.proto.parameters:
+        tokens = config.proto.parameters[MAX_BATCH_TOKENS].string_value
+        text += f", and {MAX_BATCH_TOKENS} allows {tokens} padded tokens"
     yield Statement("batch-size", text, version=version.number, figures=figures)
     if not batches:
         return

@@ -21,6 +21,7 @@ from nereid.model_config.config_field import (
     parameter_values,
     parameters_of,
 )
+from nereid.model_config.padding import PADDING, count_padded_sizes
 from nereid.pb import model_config_pb2
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ TimeoutAction = Literal["REJECT", "DELAY"]
 
 TARGET_P99_US: Final = "target_p99_us"
 AT_MOST_ONCE: Final = "at_most_once"
+MAX_BATCH_TOKENS: Final = "max_batch_tokens"
 
 _SNAPSHOT_INTERVAL: Final = "sequence_snapshot_interval"
 _MAX_DIGITS: Final = 10
@@ -154,6 +156,14 @@ def _is_dynamic(message: Any) -> bool:
     return isinstance(message, model_config_pb2.ModelDynamicBatching)
 
 
+def _check_tokens(config: model_config_pb2.ModelConfig, tokens: int) -> None:  # noqa: ARG001 - of Parameter
+    if count_padded_sizes(config) != 1 or config.HasField("sequence_batching"):
+        raise InvalidArgument(
+            f"parameter '{MAX_BATCH_TOKENS}' of model '{config.name}' needs dynamic_batching and"
+            f" the parameter {PADDING} with one size"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class DynamicBatching:
     """Settings of the dynamic batcher. Without priorities, priority_levels is 0."""
@@ -205,6 +215,9 @@ class DynamicBatching:
     preserve_ordering: bool = config_field(
         MessageField("preserve_ordering", default=False, check=_check_ordering)
     )
+    # Maximum number of padded tokens in a batch, its rows times its longest length; 0 means that
+    # batches have requests of one padded size, and no maximum.
+    max_batch_tokens: int = config_field(Parameter(MAX_BATCH_TOKENS, 0, integer(1), _check_tokens))
 
 
 def read_dynamic_batching(config: model_config_pb2.ModelConfig) -> DynamicBatching | None:

@@ -65,6 +65,20 @@ class Padding(NamedTuple):
 
     def padded_shapes(self, shapes: Mapping[str, _Shape]) -> dict[str, _Shape]:
         """Return the padded shapes, without the batch dimension; may raise InvalidArgument."""
+        return self._with_sizes(shapes, to_bucket=True)
+
+    def open_shapes(self, shapes: Mapping[str, _Shape]) -> dict[str, _Shape]:
+        """Return the shapes with -1 for padded dimensions; may raise InvalidArgument."""
+        return self._with_sizes(shapes, to_bucket=False)
+
+    def length(self, shapes: Mapping[str, _Shape]) -> int:
+        """Return the size of the first padded dimension that a request has; 0 if it has none."""
+        for tensor in self.sizes[0].inputs:
+            if tensor.name in shapes:
+                return shapes[tensor.name][tensor.dim]
+        return 0
+
+    def _with_sizes(self, shapes: Mapping[str, _Shape], *, to_bucket: bool) -> dict[str, _Shape]:
         padded = dict(shapes)
         for padded_size in self.sizes:
             first: PaddedInput | None = None
@@ -81,9 +95,16 @@ class Padding(NamedTuple):
                         f"{first.dim} and {tensor.dim}, got {common} and {size}"
                     )
                 shape = padded[tensor.name]
-                bucket = padded_size.bucket(size)
-                padded[tensor.name] = (*shape[: tensor.dim], bucket, *shape[tensor.dim + 1 :])
+                new = padded_size.bucket(size) if to_bucket else VARIABLE
+                padded[tensor.name] = (*shape[: tensor.dim], new, *shape[tensor.dim + 1 :])
         return padded
+
+
+def count_padded_sizes(config: ModelConfig) -> int:
+    """Return how many sizes the parameter separates by `;`; 0 without it."""
+    if PADDING not in config.parameters:
+        return 0
+    return config.parameters[PADDING].string_value.count(";") + 1
 
 
 def read_padding(config: ModelConfig) -> Padding | None:

@@ -181,6 +181,8 @@ BATCHES_CLOSED: Final = _counter(
 CLOSING_REASONS: Final = (
     "full",
     "preferred",
+    "tokens",
+    "length",
     "shape",
     "delay",
     "immediate",

@@ -53,6 +53,11 @@ instance_group [{{ count: 1 kind: KIND_CPU }}]
 dynamic_batching {{ {BATCHING} }}
 parameters {{ key: "padding" value {{ string_value: "X[0]=0.5 -> Y[0]: 4 8" }} }}
 """
+# A budget of 18 is complete with three requests of six elements.
+TOKENS = (
+    PADDED.replace(BATCHING, "max_queue_delay_microseconds: 60000000")
+    + 'parameters { key: "max_batch_tokens" value { string_value: "18" } }'
+)
 # Responds with how many requests it got, and the shape of each.
 PYTHON = """
 import numpy as np
@@ -121,7 +126,8 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     }.items():
         version = onnx_models.ragged(root / name / "1")
         (version.parent / "config.pbtxt").write_text(RAGGED + scheduler)
-    (padded(root / "padded" / "1").parent / "config.pbtxt").write_text(PADDED)
+    for name, config in {"padded": PADDED, "tokens": TOKENS}.items():
+        (padded(root / name / "1").parent / "config.pbtxt").write_text(config)
     (root / "python" / "1").mkdir(parents=True)
     (root / "python" / "1" / "model.py").write_text(PYTHON)
     (root / "python" / "config.pbtxt").write_text(PYTHON_CONFIG)
@@ -204,6 +210,19 @@ def test_sizes_in_one_bucket_share_a_batch(mesh: Mesh) -> None:
     assert first.as_numpy("Y").shape == (1, 3)
     assert second.as_numpy("Y").shape == (1, 4)
     assert batches(mesh, "padded") == (8, 3)
+
+
+def test_similar_sizes_share_a_batch_by_a_budget_of_tokens(mesh: Mesh) -> None:
+    # They are of two buckets. A request may add padding of four elements.
+    xs = [floats(1, 3), floats(1, 6), floats(1, 5)]
+    results = infer(mesh, "tokens", xs)
+    assert batches(mesh, "tokens") == (3, 1)
+    for x, result in zip(xs, results, strict=True):
+        np.testing.assert_array_equal(result.as_numpy("Y"), 2 * x)
+        assert result.as_numpy("SUM").tolist() == [[x.sum() + 0.5 * (6 - x.size)]]
+    # One of another length leaves alone, and four rows are as many as fit.
+    infer(mesh, "tokens", [floats(1, size) for size in (9, 1, 2, 2, 2)])
+    assert batches(mesh, "tokens") == (8, 3)
 
 
 def test_python_models_see_each_request_as_it_is(mesh: Mesh) -> None:

@@ -38,6 +38,7 @@ def no_batches(lead: str) -> str:
 
 ENCODERS: dict[str, dict[str, Any]] = {
     "plain": {},
+    "hub": {"flat": True},
     "half": {"floats": "FP16"},
     "double": {"floats": "FP64", "ints": "INT32", "with_types": False},
     "whole": {"batch": False, "config": no_batches("")},
@@ -300,6 +301,29 @@ def test_labels_of_all_apis(site: Site) -> None:
         assert result.flagged == (row[1] >= 0.5 or row[2] >= 0.5)
         scores = result.category_scores.model_dump()
         assert np.allclose([scores[label] for label in LABELS], row, atol=1e-5)
+
+
+def test_vectors_of_other_apis(site: Site) -> None:
+    bare = site.bare("plain")
+    texts = ["the cat", "rain rose"]
+    vectors = [bare.vector(text) for text in texts]
+    tokens = [bare.output(text) for text in texts]
+    _, body = site.post("/embed", {"inputs": texts, "model": "plain"})
+    assert np.allclose(body, vectors, atol=1e-5)
+    _, body = site.post("/embed", {"inputs": "rain", "model": "plain", "normalize": False})
+    assert np.allclose(body, [bare.output("rain").mean(axis=0)], atol=1e-5)
+    _, body = site.post("/embed_all", {"inputs": texts, "model": "plain"})
+    assert all(np.allclose(*pair, atol=1e-5) for pair in zip(body, tokens, strict=True))
+    for fields, expected in (({}, vectors), ({"task": "token_embed"}, tokens)):
+        _, body = site.post("/pooling", {"model": "plain", "input": texts, **fields})
+        data = [each["data"] for each in body["data"]]
+        assert all(np.allclose(*pair, atol=1e-5) for pair in zip(data, expected, strict=True))
+    _, body = site.post("/v1/pooling", {"model": "labels", "input": "rain"})
+    assert np.isclose(sum(body["data"][0]["data"]), 1)
+    many = {"model": "plain", "inputs": text_models.texts(1000)}
+    status, body = site.post("/embed_all", many)
+    assert (status, "send several requests" in body["error"]) == (400, True)
+    assert len(site.post("/embed", many)[1]) == 1000
 
 
 def test_tokens_and_back(site: Site) -> None:

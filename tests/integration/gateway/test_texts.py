@@ -6,12 +6,15 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from nereid.core.errors import Unavailable
 from nereid.core.wire.messages import ErrorStatus, InferRequest, InferResponse
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
+from nereid_gateway.guards.auth.api_key import make_key
+from tests.support.gateway.auth_config import key_entry
 from tests.support.gateway.gateway_http import ask, connect
 from tests.support.gateway.gateway_site import FP32_TYPE, GatewaySite, gateway_site
 from tests.support.models import text_models
@@ -84,18 +87,37 @@ async def test_the_first_error_is_the_calls_and_cancels_the_other_rows() -> None
             ask(site, "POST", "/v1/embeddings", body("hold", ["cat", "dog", "rain"]))
         )
         first, *others = await held(site, 3)
-        refusal = ErrorStatus(Unavailable.code, "the queue is full", retry_after_ms=2000)
-        site.scheduler.link.send(InferResponse(first.id, error=refusal))
+        lost = ErrorStatus(Unavailable.code, "the executor was lost", True, retry_after_ms=2000)
+        site.scheduler.link.send(InferResponse(first.id, error=lost))
         response = await call
         cancelled = {await asyncio.wait_for(site.scheduler.cancelled.get(), 5) for _ in others}
     assert response.status == 503
     assert json.loads(response.body)["error"] == {
-        "message": "the queue is full",
+        "message": "the executor was lost",
         "type": "server_error",
         "param": None,
         "code": "service_unavailable",
     }
     assert cancelled == {other.id for other in others}
+
+
+async def test_rows_wait_for_others_of_their_call_in_a_full_queue() -> None:
+    full = ErrorStatus(Unavailable.code, "the queue is full")
+    async with text_site() as site:
+        call = asyncio.ensure_future(
+            ask(site, "POST", "/v1/embeddings", body("hold", ["cat", "the dog", "the dog sat"]))
+        )
+        longest, middle, shortest = await held(site, 3)
+        for request in (middle, shortest):
+            site.scheduler.link.send(InferResponse(request.id, error=full))
+        respond(site, longest)
+        (again,) = await held(site, 1)
+        assert site.scheduler.held.empty()
+        respond(site, again)
+        # Nothing of the call is in the queue, so waiting would not help.
+        (last,) = await held(site, 1)
+        site.scheduler.link.send(InferResponse(last.id, error=full))
+        assert (await call).status == 503
 
 
 async def test_a_client_that_disconnects_cancels_all_rows() -> None:
@@ -175,6 +197,7 @@ async def test_bodies_that_are_wrong_are_refused_by_name() -> None:
             (b'{"model": "echo", "input": "a", "priority": -1}', "priority", None),
             (b'{"model": "\xff", "input": "a"}', None, None),
             (body("echo", ["a"] * 2049), "input", "array_above_max_length"),
+            (body("echo", "cat " * 20_000, n=2), "n", "unknown_parameter"),
             (body("echo", "cat " * 2000), "input", "context_length_exceeded"),
         ):
             response = await ask(site, "POST", "/v1/embeddings", content)
@@ -215,3 +238,28 @@ async def test_without_the_flag_there_are_no_such_routes() -> None:
     async with gateway_site() as site:
         response = await ask(site, "POST", "/v1/embeddings", body("echo", "cat"))
     assert response.status == 404
+
+
+async def test_limits_and_restrictions_have_openais_form(tmp_path: Path) -> None:
+    key = make_key()
+    config = tmp_path / "auth.toml"
+    limits = "requests_per_second = 0.001\nburst = 1\n"
+    config.write_text(key_entry("once", key, "inference", more=limits))
+    credentials = {"Authorization": f"Bearer {key}"}
+    async with text_site(
+        auth_config=str(config), http_restricted_api=("metadata:admin-key=secret",)
+    ) as site:
+        first = await ask(site, "POST", "/v1/embeddings", body("echo", "cat"), **credentials)
+        second = await ask(site, "POST", "/v1/embeddings", body("echo", "cat"), **credentials)
+        restricted = await ask(site, "GET", "/v1/models", b"", **credentials)
+        anonymous = await ask(site, "POST", "/v1/embeddings", body("echo", "cat"))
+    assert first.status == 200
+    for response, status, code in (
+        (second, 429, "rate_limit_exceeded"),
+        (restricted, 403, "insufficient_permissions"),
+        (anonymous, 401, "invalid_api_key"),
+    ):
+        assert response.status == status
+        assert response.content_type == "application/json"
+        assert json.loads(response.body)["error"]["code"] == code
+    assert b"Retry-After: " in second.head

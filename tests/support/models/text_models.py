@@ -104,14 +104,15 @@ def export(
     batch: bool = True,
     seed: int = 1,
     config: str = "",
+    flat: bool = False,
     **text: Any,
 ) -> Path:
     """Write a model's folder: an encoder, or a classifier with these labels.
 
     batch: whether its tensors have a dimension for batches. config: config.pbtxt, if there is to be
-    one. text: text.json, likewise.
+    one. flat: without a folder for the version, as a hub has it. text: text.json, likewise.
     """
-    version = folder / "1"
+    version = folder if flat else folder / "1"
     version.mkdir(parents=True, exist_ok=True)
     graph = _graph(
         labels=len(labels),
@@ -142,7 +143,7 @@ class BareModel:
     """A model's folder run by onnxruntime alone, one text at a time."""
 
     def __init__(self, folder: Path) -> None:
-        path = folder / "1" / "model.onnx"
+        (path,) = folder.glob("**/model.onnx")
         self._session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
 

@@ -93,8 +93,8 @@ class NoOwner:
         raise AssertionError(entry, response)
 
 
-def entry_of(size: int = 1, *, key: Hashable = (), level: int = 1) -> Entry:
-    valid = ValidHead(batch_size=size, shape_key=key, sizes=(), input_names=())
+def entry_of(size: int = 1, *, key: Hashable = (), level: int = 1, length: int = 0) -> Entry:
+    valid = ValidHead(batch_size=size, shape_key=key, sizes=(), input_names=(), length=length)
     request = InferRequest(id=next(_numbers), head=b"", payloads=[])
     kind = Entry if is_compiled() else CheckedEntry
     return kind(request, valid, no_response, NoOwner(), received_ns=0, key=key, level=level)

@@ -78,7 +78,7 @@ class MixedShapes:
         """
         self._batch_inputs = batch_inputs_of(config)
         self._scattered = _scattered_outputs(config, signature, ragged_outputs)
-        self._pads_to_bucket = pads_to_bucket
+        self._buckets = signature.padding if pads_to_bucket else None
         self._values: dict[str, float] = {}
         self._cuts: dict[str, list[_Cut]] = {}
         if signature.padding is not None:
@@ -130,10 +130,11 @@ class MixedShapes:
         return array
 
     def _padded_shape(self, column: Column, plans: Sequence[Plan]) -> tuple[int, ...]:
-        if self._pads_to_bucket:
-            return column.shape
         # In a dimension that is not padded, all requests have the same size.
-        return tuple(map(max, zip(*(plan.shapes[column.name] for plan in plans), strict=True)))
+        largest = tuple(map(max, zip(*(plan.shapes[column.name] for plan in plans), strict=True)))
+        if self._buckets is None:
+            return largest
+        return self._buckets.padded_shapes({column.name: largest})[column.name]
 
     def split_outputs(
         self,

@@ -81,7 +81,7 @@ class Column(NamedTuple):
     name: str
     datatype: str
     dtype: np.dtype[np.generic]
-    # Shape of one row as the model gets it; FLAT for a ragged input.
+    # Shape of one row as the model gets it, with -1 for padded dimensions; FLAT for a ragged input.
     shape: tuple[int, ...]
 
 
@@ -197,8 +197,8 @@ def make_plan(signature: Signature, head: bytes) -> Plan:
 def _shared_columns(
     signature: Signature, columns: list[Column], shapes: dict[str, tuple[int, ...]]
 ) -> list[Column]:
-    """Return the columns with their shapes in a batch: ragged ones flat, padded ones padded."""
-    shared = shapes if signature.padding is None else signature.padding.padded_shapes(shapes)
+    """Return the columns with the shapes that a batch has in common: ragged ones are flat."""
+    shared = shapes if signature.padding is None else signature.padding.open_shapes(shapes)
     return [
         column._replace(shape=FLAT if column.name in signature.ragged else shared[column.name])
         for column in columns

@@ -24,6 +24,7 @@ from nereid_scheduler.batching.sequences.iterative import (
 )
 from nereid_scheduler.batching.sequences.oldest import OldestBatcher
 from nereid_scheduler.batching.times.batch_times import BatchTimes
+from nereid_scheduler.batching.token_batcher import TokenBatcher
 from nereid_scheduler.core.instances.router import Router
 from nereid_scheduler.core.requests.entry import Batch
 
@@ -142,6 +143,16 @@ def make_batcher(  # noqa: PLR0913 (most by keyword)
     batcher: FifoBatcher | DynamicBatcher
     if config.batching is None:
         batcher = FifoBatcher(config.name, max_pending)
+    elif config.batching.max_batch_tokens and config.padding is not None:
+        batcher = TokenBatcher(
+            config.name,
+            config.batching,
+            size,
+            config.padding.sizes[0],
+            target or _sizing_of(config, config.batching, router, times, open_requests),
+            times,
+            max_pending,
+        )
     else:
         gathers = control is None and can_gather(config)
         batcher = DynamicBatcher(

@@ -8,13 +8,13 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 from heapq import heappop, heappush
-from itertools import chain, count
+from itertools import chain, count, islice
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import DeadlineExceeded, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Sequence
+    from collections.abc import Container, Hashable, Iterable, Iterator, Sequence
 
     from nereid_scheduler.core.requests.entry import Entry
 
@@ -88,6 +88,23 @@ class Fifo:
         self.live -= 1
         self.items.remove(entry)
 
+    def extract_all(self, entries: Container[Entry], count: int) -> None:
+        """Remove `count` entries without dead slots, so that they may be queued here again."""
+        passed: list[Entry] = []
+        items = self.items
+        self.live -= count
+        while count:
+            entry = items.popleft()
+            if entry.holder is not self:
+                continue
+            if entry in entries:
+                count -= 1
+            else:
+                passed.append(entry)
+        items.extendleft(reversed(passed))
+        if not self.live:
+            items.clear()
+
     def extract_alike(self, key: Hashable, rows: int, most: int) -> list[Entry]:
         """Remove and return the oldest entries with this key, up to limits of entries and rows."""
         alike: list[Entry] = []
@@ -110,6 +127,10 @@ class Fifo:
         if not self.live:
             items.clear()
         return alike
+
+    def oldest(self) -> Iterator[Entry]:
+        """Return an iterator over the entries, the oldest first."""
+        return (entry for entry in self.items if entry.holder is self)
 
     def newest(self) -> Iterator[Entry]:
         """Return an iterator over the entries, the newest first."""
@@ -216,6 +237,27 @@ class PriorityQueues:
             del self._by_rank[fifos.pop(0).rank]
             entries.extend(fifos[0].pop(limit - len(entries)))
         return entries
+
+    def oldest(self, limit: int) -> Iterator[list[Entry]]:
+        """Yield the first entries of each queue that is not empty, at most `limit` of all."""
+        for fifo in self._fifos:
+            if not limit:
+                return
+            if fifo.live:
+                entries = list(islice(fifo.oldest(), limit))
+                limit -= len(entries)
+                yield entries
+
+    def extract_all(self, entries: Iterable[Entry]) -> None:
+        """Remove these entries, all of which are queued."""
+        by_fifo: dict[Fifo, dict[Entry, None]] = {}
+        for entry in entries:
+            by_fifo.setdefault(entry.holder, {})[entry] = None
+        for fifo, alike in by_fifo.items():
+            fifo.extract_all(alike, len(alike))
+            if not fifo.live:
+                self._fifos.remove(fifo)
+                del self._by_rank[fifo.rank]
 
     def extract_alike(self, key: Hashable, rows: int, most: int) -> list[Entry]:
         """Remove and return entries with this key from the first queue that is not empty."""

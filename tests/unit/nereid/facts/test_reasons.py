@@ -177,6 +177,13 @@ def test_each_reason_has_words(reason: str) -> None:
     assert ("fair share" in text, "costs least" in text) == (reason == "shared", reason == "cost")
 
 
+def test_the_budget_of_tokens_is_named() -> None:
+    tokens = {"parameters": {"max_batch_tokens": {"string_value": "16384"}}}
+    of = facts(ready(_DYNAMIC | tokens), "nereid_batch_size_count{M} 1")
+    text = said(of)["batch-size"].text
+    assert text.endswith("max_batch_size allows 8, and max_batch_tokens allows 16384 padded tokens")
+
+
 def test_only_what_happens_between_two_looks_counts() -> None:
     first = facts(ready(), "nereid_batch_size_sum{M} 100", "nereid_batch_size_count{M} 100")
     later = facts(

@@ -53,6 +53,7 @@ def test_the_fields_of_both_strategies_have_rows() -> None:
 def test_the_parameters() -> None:
     assert [*PARAMETERS] == [row.name for form in FORMS for row in parameters_of(form)]
     known = {"at_most_once", "admission_target_ms", "target_p99_us", "sequence_snapshot_interval"}
+    known.add("max_batch_tokens")
     assert known <= {*PARAMETERS}
 
 

@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nereid.core.errors import InvalidArgument
-from nereid.model_config.padding import PaddedInput, PaddedSize, Padding, read_padding
+from nereid.model_config import complete_config, freeze_config, parse_config
+from nereid.model_config.padding import (
+    PaddedInput,
+    PaddedSize,
+    Padding,
+    count_padded_sizes,
+    read_padding,
+)
 from nereid.pb import model_config_pb2
 from tests.support.models.onnx_models import config
 
@@ -135,3 +142,53 @@ def test_sizes_that_must_be_equal() -> None:
         "inputs 'a' and 'b' of model 'm' are padded together and must have the same size in "
         "dimensions 0 and 1, got 3 and 4"
     )
+
+
+def test_shapes_are_open_in_the_padded_dimensions() -> None:
+    assert SIZES.open_shapes({"a": (3,), "b": (5, 3), "c": (7,)}) == {
+        "a": (-1,),
+        "b": (-1, -1),
+        "c": (7,),
+    }
+    with pytest.raises(InvalidArgument, match="are padded together"):
+        SIZES.open_shapes({"a": (3,), "b": (4, 4)})
+
+
+def test_the_length_is_that_of_the_first_padded_dimension() -> None:
+    assert SIZES.length({"b": (3, 5), "c": (7,)}) == 5
+    assert SIZES.length({"c": (7,)}) == 0
+
+
+@pytest.mark.parametrize(("text", "count"), [(None, 0), ("ids[0]: 4", 1), ("a: 1; b: 2", 2)])
+def test_sizes_are_counted_before_the_tensors_are_known(text: str | None, count: int) -> None:
+    assert count_padded_sizes(configured(text)) == count
+
+
+@pytest.mark.parametrize(
+    ("padding", "tokens", "more", "error"),
+    [
+        ("ids[0]: 16", "4096", "dynamic_batching { }", None),
+        (None, "4096", "dynamic_batching { }", "with one size"),
+        ("image[1]: 8; image[2]: 8", "4096", "dynamic_batching { }", "with one size"),
+        ("ids[0]: 16", "4096", "sequence_batching { }", "needs dynamic_batching"),
+        ("ids[0]: 16", "0", "dynamic_batching { }", "at least 1 but got '0'"),
+        ("ids[0]: 16", "many", "dynamic_batching { }", "a whole number but got 'many'"),
+    ],
+)
+def test_a_budget_of_tokens_needs_one_padded_size(
+    padding: str | None, tokens: str, more: str, error: str | None
+) -> None:
+    text = f'name: "m" backend: "onnxruntime" max_batch_size: 4 {TENSORS} {more}'
+    draft = parse_config(text, model_name="m")
+    draft.parameters["max_batch_tokens"].string_value = tokens
+    if padding is not None:
+        draft.parameters["padding"].string_value = padding
+    if error is None:
+        batching = freeze_config(complete_config(draft, model_name="m", description=None)).batching
+        assert batching is not None
+        assert batching.max_batch_tokens == 4096
+        return
+    with pytest.raises(InvalidArgument) as caught:
+        complete_config(draft, model_name="m", description=None)
+    assert caught.value.message.startswith("parameter 'max_batch_tokens' of model 'm'")
+    assert error in caught.value.message

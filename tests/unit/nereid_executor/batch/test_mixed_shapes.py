@@ -283,6 +283,22 @@ def test_a_request_alone_is_padded_where_few_shapes_are_quicker(
     assert len(mixed.split_outputs(signature, gathered, arrays)) == 1
 
 
+@pytest.mark.parametrize(("pads_to_bucket", "size"), [(True, 4), (False, 3)])
+def test_requests_of_different_buckets_may_share_a_batch(
+    *, pads_to_bucket: bool, size: int
+) -> None:
+    signature = adapter_of(runner(PADDED, Seen(doubled))).signature
+    mixed = MixedShapes(instance(PADDED).config, signature, {}, pads_to_bucket=pads_to_bucket)
+    requests = [request_of(padded(np.ones((1, each, 2), np.int32))) for each in (3, 1)]
+    gathered = gather_members(Planner(signature), requests)
+    inputs = mixed.stack_inputs(signature, gathered)
+    assert inputs["x"].shape == (2, size, 2)
+    assert inputs["x"][1, :, 0].tolist() == [1, *[-7] * (size - 1)]
+    arrays = [doubled(inputs)[name] for name in gathered.names]
+    pieces = mixed.split_outputs(signature, gathered, arrays)
+    assert len(pieces) == 2
+
+
 def test_a_size_beyond_the_last_bucket_is_not_padded() -> None:
     model = Seen(doubled)
     (response,) = responses(runner(PADDED, model), padded(np.ones((1, 9, 2), np.int32)))

@@ -57,7 +57,17 @@ def file_of(first_dim: int) -> ModelDescription:
                 ' dims: [ -1 ] } output { name: "o" data_type: TYPE_INT64 dims: [ -1 ] }'
                 ' parameters { key: "padding" value { string_value: "ids[0] -> o[0]: 8 16" } }'
             ),
-            [],
+            ["batches-by-size"],
+        ),
+        (
+            (
+                'max_batch_size: 8 input { name: "ids" data_type: TYPE_INT64 dims: [ -1 ] }'
+                " dynamic_batching { max_queue_delay_microseconds: 100 preferred_batch_size: 4 }"
+                ' output { name: "o" data_type: TYPE_INT64 dims: [ -1 ] }'
+                ' parameters { key: "padding" value { string_value: "ids[0] -> o[0]: 8 16" } }'
+                ' parameters { key: "max_batch_tokens" value { string_value: "64" } }'
+            ),
+            ["tokens-decide"],
         ),
         (
             (
@@ -104,6 +114,7 @@ def file_of(first_dim: int) -> ModelDescription:
         "variable",
         "ragged",
         "padded",
+        "tokens",
         "timeout override",
         "batch in dims",
         "cached sequences",

@@ -123,3 +123,20 @@ def test_levels_count_their_delayed_entries() -> None:
     assert levels.count(3) == 2
     assert levels.pop(2) == [fresh, old]
     assert levels.count(3) == 0
+
+
+def test_chosen_entries_leave_several_queues_and_may_come_back() -> None:
+    queues = PriorityQueues()
+    urgent = [entry_of() for _ in range(3)]
+    others = [entry_of(level=2) for _ in range(2)]
+    for entry in (*others, *urgent):
+        queues.append(entry)
+    discarded = urgent.pop(1)
+    discarded.holder.discard(discarded)
+    assert [*queues.oldest(3)] == [urgent, others[:1]]
+    assert [*queues.oldest(2)] == [urgent]
+    queues.extract_all([*urgent, others[1]])
+    assert [*queues.oldest(9)] == [others[:1]]
+    queues.prepend(urgent)
+    assert [*queues.oldest(9)] == [urgent, others[:1]]
+    assert queues.pop(3) == [*urgent, others[0]]

@@ -46,14 +46,24 @@ class BodyReader:
         encoding = call.headers.get(b"content-encoding")
         if encoding is not None:
             call.body = await self._coder.decompress(call.body, encoding, call.peer, call.hold)
-        body, _ = await self._decoding.run_text_job(call.peer, call.body, decode_job, body_type)
-        decoded: Decoded = body
-        return decoded
+        result, _ = await self._decoding.run_text_job(call.peer, call.body, decode_job, body_type)
+        if isinstance(result, InvalidParameter):
+            raise result
+        body: Decoded = result
+        return body
 
 
-def decode_job(blobs: Sequence[Blob], body_type: type[Body]) -> tuple[Body, list[Blob]]:
-    """Return a decoded body, and no blobs."""
-    return decode(blobs[0], body_type), []
+def decode_job(
+    blobs: Sequence[Blob], body_type: type[Body]
+) -> tuple[Body | InvalidParameter, list[Blob]]:
+    """Return a decoded body and no blobs.
+
+    An InvalidParameter is returned: a decoder process would raise it without the parameter's name.
+    """
+    try:
+        return decode(blobs[0], body_type), []
+    except InvalidParameter as error:
+        return error, []
 
 
 def decode(content: Blob, body_type: type[Decoded]) -> Decoded:

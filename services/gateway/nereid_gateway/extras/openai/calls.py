@@ -186,10 +186,14 @@ class TextCall:
 
     async def _only_one(self, tasks: Collection[str]) -> TextModel:
         fitting = []
-        names = await permitted_names(self.call, self._services.models)
-        for name in names[:_MAX_CHOICES]:
+        models = self._services.models
+        names = await permitted_names(self.call, models)
+        if len(names) > 1:
+            loaded = await models.loaded_names()
+            names = [name for name in names if name in loaded][:_MAX_CHOICES]
+        for name in names:
             try:
-                model = await self._services.models.find(name)
+                model = await models.find(name)
             except NereidError:
                 # It was unloaded meanwhile, or its text.json is wrong.
                 continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
@@ -74,6 +74,10 @@ class InvalidParameter(InvalidArgument):
         super().__init__(message)
         self.parameter = parameter
         self.api_code = api_code
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how to pickle the error: decoder processes return it."""
+        return InvalidParameter, (self.parameter, self.message, self.api_code)
 
 
 class ModelNotFound(NotFound):

@@ -11,6 +11,7 @@ from nereid_scheduler.batching.times.instance_times import InstanceTimes
 from nereid_scheduler.batching.times.moving_mean import MovingMean
 from nereid_scheduler.batching.times.row_times import RowTimes
 from nereid_scheduler.batching.times.size_costs import SizeCosts
+from nereid_scheduler.batching.times.token_costs import TokenCosts
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -23,14 +24,15 @@ _MAX_SHAPES: Final = 64
 
 
 class BatchTimes:
-    """Times by instance, by shape and number of requests, and by number of rows."""
+    """Times by instance, by shape and number of requests, by number of rows, and by tokens."""
 
-    __slots__ = ("_by_rows", "_execution", "_shapes", "instances", "on_gpu", "rows")
+    __slots__ = ("_by_rows", "_execution", "_shapes", "instances", "on_gpu", "rows", "tokens")
 
     def __init__(self, *, by_rows: bool = False) -> None:
         """by_rows: whether `rows` is recorded, which a latency target needs."""
         self._by_rows = by_rows
         self.rows = RowTimes()
+        self.tokens = TokenCosts()
         # True once a batch has run on a GPU.
         self.on_gpu = False
         self._execution = MovingMean()
@@ -70,6 +72,10 @@ class BatchTimes:
             self.on_gpu = True
         if self._by_rows:
             self.rows.record(batch.size, total_ns, execution.finished_ns)
+        if batch.tokens:
+            # Requests of one key differ in length, so their costs cannot be compared by number.
+            self.tokens.record(batch.tokens, compute_ns + times.round_trip_ns)
+            return
         shape = shape_of(batch)
         if shape is not None:
             self._record_shape(shape, len(batch.entries), compute_ns + times.round_trip_ns)

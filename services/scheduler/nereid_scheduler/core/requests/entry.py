@@ -86,6 +86,8 @@ class ValidHead:
     shape_tensors: tuple[int, ...] = ()
     # `None` if the payload sizes vary.
     layout: MemberLayout | None = None
+    # Length of the rows before padding, of a model with max_batch_tokens; otherwise 0.
+    length: int = 0
 
 
 class PendingRequest(Protocol):
@@ -229,6 +231,7 @@ class Batch:
         "nulls",
         "reason",
         "size",
+        "tokens",
         "traced",
     )
 
@@ -242,6 +245,8 @@ class Batch:
         self.instance: Any = None
         # Number of entries for slots without a request; their batch size is 0.
         self.nulls = 0
+        # Padded tokens of a model with max_batch_tokens; otherwise 0.
+        self.tokens = 0
 
 
 def executing_batch(entries: list[Entry], size: int, reason: str) -> Batch:

@@ -138,6 +138,9 @@ class _HeadReader:
         self._required_names = [spec.name for spec in config.inputs if not spec.optional]
         self._required = len(self._required_names)
         self._padding = config.padding
+        self._batches_by_tokens = (
+            config.batching is not None and config.batching.max_batch_tokens > 0
+        )
 
     def read_head(self, head: bytes, prefix: str) -> ValidHead:
         """Return a head's batch size, shapes and payload sizes, or raise Triton's error."""
@@ -155,10 +158,16 @@ class _HeadReader:
             by_name = {tensor.name: tensor for tensor in inputs}
             self._check_inputs([by_name[name] for name in in_hash_order(names)], prefix)
             raise
+        length = 0
         if self._padding is not None:
-            # Requests of different sizes may share a batch if they are padded to the same size.
+            # Requests of different sizes may share a batch: with max_batch_tokens all of them, or
+            # else those that are padded to the same size.
             try:
-                shapes = self._padding.padded_shapes(shapes)
+                if self._batches_by_tokens:
+                    length = self._padding.length(shapes)
+                    shapes = self._padding.open_shapes(shapes)
+                else:
+                    shapes = self._padding.padded_shapes(shapes)
             except InvalidArgument as refusal:
                 raise InvalidArgument(prefix + refusal.message) from None
         # Triton checks classifications when it responds, so last.
@@ -173,6 +182,7 @@ class _HeadReader:
                 index for index, name in enumerate(names) if self._inputs[name].is_shape_tensor
             ),
             layout=member_layout(head, sizes),
+            length=length,
         )
 
     def _check_inputs(

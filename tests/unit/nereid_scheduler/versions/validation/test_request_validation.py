@@ -204,6 +204,16 @@ class TestSharing:
         assert not may_share(checker, [a(1, 9), b(1, 9)], [a(1, 10), b(1, 10)])
         assert "padded together" in text_of(checker, a(1, 1), b(1, 2))
 
+    def test_with_a_budget_of_tokens_all_sizes_may_share_a_batch(self) -> None:
+        text = 'parameters { key: "padding" value { string_value: "A[0] B[0]: 4 8" } }'
+        tokens = 'parameters { key: "max_batch_tokens" value { string_value: "64" } }'
+        checker = validator(
+            spec("A", "-1"), spec("B", "-1, 2"), text, tokens, "dynamic_batching { }"
+        )
+        assert may_share(checker, [a(1, 1), b(1, 1, 2)], [a(2, 9), b(2, 9, 2)])
+        assert checker.check(head_of([b(2, 9, 2), a(2, 9)])).length == 9
+        assert "padded together" in text_of(checker, a(1, 1), b(1, 2, 2))
+
     def test_shape_tensors_must_be_equal_in_content(self) -> None:
         checker = validator(spec("A", "-1"), SHAPE_TENSOR, backend="tensorrt")
         head = head_of([a(1, 2), ("B", "INT32", [2])])

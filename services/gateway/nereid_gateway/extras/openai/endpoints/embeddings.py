@@ -17,7 +17,7 @@ from nereid_gateway.extras.openai.texts import outputs
 from nereid_gateway.extras.openai.vectors_json import as_base64, encode_list
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from nereid.core.wire.messages import InferResponse
     from nereid_gateway.core.routes import Route
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 # A text, texts, tokens, or lists of tokens.
 Input = str | list[str | int | list[int]]
 
+# Vectors of tokens in one response, which may have 90 MB of JSON.
+_MAX_TOKEN_VECTORS: Final = 8192
 # Names of Cohere, NVIDIA and Jina for the prompts that sentence-transformers calls by the key.
 _INPUT_TYPES: Final = {
     "query": "query",
@@ -75,6 +77,7 @@ class EmbeddingsBody(PromptFields, kw_only=True):
     input: Input
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = None
+    # None: as the model's files say.
     normalize: bool | None = None
     add_special_tokens: bool = True
     priority: int = 0
@@ -82,18 +85,10 @@ class EmbeddingsBody(PromptFields, kw_only=True):
     user: str | None = None
 
 
-class PoolingBody(PromptFields, kw_only=True):
+class PoolingBody(EmbeddingsBody, kw_only=True):
     """Body of /v1/pooling."""
 
-    model: str
-    input: Input
     task: Literal["embed", "token_embed", "classify"] | None = None
-    encoding_format: Literal["float", "base64"] | None = None
-    dimensions: int | None = None
-    normalize: bool | None = None
-    add_special_tokens: bool = True
-    priority: int = 0
-    user: str | None = None
 
 
 class EmbedBody(PromptFields, kw_only=True):
@@ -140,16 +135,8 @@ class OpenAiEmbeddings:
         call.priority = priority_of(body.priority)
 
         async def work(model: TextModel) -> list[Vector]:
-            texts = prompted(texts_of(body.input), body.prompt(model))
-            limit = body.limit(model, "input")
-            rows = await call.rows(model, texts, limit, special=body.add_special_tokens)
-            vector = partial(
-                self.vector,
-                model,
-                dimensions_of(model, body.dimensions),
-                model.mapping.normalizes if body.normalize is None else body.normalize,
-            )
-            return await call.infer(rows, vector)
+            rows = await _rows(call, model, body)
+            return await call.infer(rows, self._vector_of(model, body))
 
         vectors = await call.with_model(body.model, (EMBED,), work)
         form = as_base64 if body.encoding_format == "base64" else _as_is
@@ -166,18 +153,12 @@ class OpenAiEmbeddings:
         call.priority = priority_of(body.priority)
 
         async def work(model: TextModel) -> list[Vector]:
-            texts = prompted(texts_of(body.input), body.prompt(model))
-            limit = body.limit(model, "input")
-            rows = await call.rows(model, texts, limit, special=body.add_special_tokens)
-            tasks = model.mapping.tasks
+            rows = await _rows(call, model, body)
             if body.task == "token_embed":
+                _check_token_count(rows)
                 return await call.infer(rows, partial(self._token_vectors, model))
-            if EMBED in tasks and body.task != "classify":
-                dimensions = dimensions_of(model, body.dimensions)
-                normalizes = body.normalize
-                if normalizes is None:
-                    normalizes = model.mapping.normalizes
-                return await call.infer(rows, partial(self.vector, model, dimensions, normalizes))
+            if EMBED in model.mapping.tasks and body.task != "classify":
+                return await call.infer(rows, self._vector_of(model, body))
             if body.task == "embed":
                 raise InvalidParameter("task", f"The model '{model.name}' does not embed.")
             return await call.infer(rows, partial(self._scores, model))
@@ -204,7 +185,7 @@ class OpenAiEmbeddings:
             rows = await call.rows(model, texts, body.limit(model, "inputs"))
             dimensions = dimensions_of(model, body.dimensions)
             normalizes = body.normalize is not False
-            return await call.infer(rows, partial(self.vector, model, dimensions, normalizes))
+            return await call.infer(rows, partial(self._vector, model, dimensions, normalizes))
 
         vectors = await call.with_model(body.model, (EMBED,), work)
         return await encode_list(vectors, lambda _index, vector: vector)
@@ -215,15 +196,21 @@ class OpenAiEmbeddings:
         async def work(model: TextModel) -> list[Vector]:
             texts = prompted(texts_of(body.inputs, "inputs"), body.prompt(model))
             rows = await call.rows(model, texts, body.limit(model, "inputs"))
+            _check_token_count(rows)
             return await call.infer(rows, partial(self._token_vectors, model))
 
         vectors = await call.with_model(body.model, (EMBED,), work)
         return await encode_list(vectors, lambda _index, vector: vector)
 
-    def vector(
+    def _vector_of(
+        self, model: TextModel, body: EmbeddingsBody
+    ) -> Callable[[InferResponse, Row], Vector]:
+        normalizes = model.mapping.normalizes if body.normalize is None else body.normalize
+        return partial(self._vector, model, dimensions_of(model, body.dimensions), normalizes)
+
+    def _vector(
         self, model: TextModel, dimensions: int, normalizes: bool, response: InferResponse, row: Row
     ) -> Vector:
-        """Return the vector in a row's response. dimensions: 0 for all."""
         mapping = model.mapping
         array = self._outputs.read(response, mapping.output)
         vector = outputs.pooled_vector(array, mapping, row)
@@ -249,6 +236,22 @@ class OpenAiEmbeddings:
     def _scores(self, model: TextModel, response: InferResponse, _row: Row) -> Vector:
         array = self._outputs.read(response, model.mapping.output)
         return outputs.activated(array, model.mapping.activation).astype("<f4")
+
+
+async def _rows(call: TextCall, model: TextModel, body: EmbeddingsBody) -> list[Row]:
+    texts = prompted(texts_of(body.input), body.prompt(model))
+    limit = body.limit(model, "input")
+    return await call.rows(model, texts, limit, special=body.add_special_tokens)
+
+
+def _check_token_count(rows: list[Row]) -> None:
+    count = sum(row.tokens for row in rows)
+    if count > _MAX_TOKEN_VECTORS:
+        raise InvalidParameter(
+            "input",
+            f"The response would have vectors of {count} tokens, more than {_MAX_TOKEN_VECTORS};"
+            " send several requests.",
+        )
 
 
 def prompted(texts: list[Any], prompt: str) -> list[Any]:

@@ -54,18 +54,21 @@ class OpenAiModels:
 
     async def _list(self, call: TextCall) -> Sequence[bytes]:
         names = await permitted_names(call.call, self._models)
+        loaded = await self._models.loaded_names()
         slots = asyncio.Semaphore(_AT_ONCE)
 
-        async def find(name: str) -> TextModel | None:
+        async def describe(name: str) -> dict[str, Any] | None:
+            if name not in loaded:
+                return _document(name, None)
             async with slots:
                 try:
-                    return await self._models.find(name)
+                    model = await self._models.find(name)
                 except NereidError:
                     # It was unloaded meanwhile, or its text.json is wrong.
                     return None
+            return None if model is None else _document(name, model)
 
-        models = await asyncio.gather(*map(find, names))
-        documents = [_document(model.name, model) for model in models if model is not None]
+        documents = list(filter(None, await asyncio.gather(*map(describe, names))))
         return (orjson.dumps({"object": "list", "data": documents}),)
 
     async def _describe(self, call: TextCall, name: str) -> Sequence[bytes]:

@@ -62,20 +62,19 @@ def _find(head: bytes, name: str) -> _Place:
 
 
 def token_vectors(array: NDArray[Any], mapping: TextMapping, row: Row) -> Vector:
-    """Return the vectors of a row's tokens: [tokens, size]."""
-    is_batch = mapping.ids is None or mapping.ids.rank > 1
-    vectors = array[0] if is_batch and array.ndim == 3 else array
-    if vectors.ndim != 2 or len(vectors) < row.tokens:
-        raise Internal(f"output '{mapping.output}' has the shape {list(array.shape)}, not vectors")
-    return vectors[: row.tokens].astype(np.float32)
+    """Return a copy of the vectors of a row's tokens: [tokens, size]."""
+    return _tokens_of(array, mapping, row).astype(np.float32)
 
 
 def pooled_vector(array: NDArray[Any], mapping: TextMapping, row: Row) -> Vector:
-    """Return the vector of a row's text, before it is cut or normalized."""
+    """Return the vector of a row's text, before it is cut or normalized.
+
+    It is a copy: a view would keep the vectors of all tokens of all rows in memory.
+    """
     if not mapping.pooling:
         return array.reshape(-1).astype(np.float32)
-    vectors = token_vectors(array, mapping, row)
-    pooled: Vector
+    vectors = _tokens_of(array, mapping, row)
+    pooled: NDArray[Any]
     match mapping.pooling:
         case "cls":
             pooled = vectors[0]
@@ -84,8 +83,16 @@ def pooled_vector(array: NDArray[Any], mapping: TextMapping, row: Row) -> Vector
         case "max":
             pooled = vectors.max(axis=0)
         case _:
-            pooled = vectors.mean(axis=0, dtype=np.float32)
-    return pooled
+            pooled = vectors.mean(axis=0, dtype=np.result_type(vectors.dtype, np.float32))
+    return pooled.astype(np.float32)
+
+
+def _tokens_of(array: NDArray[Any], mapping: TextMapping, row: Row) -> NDArray[Any]:
+    is_batch = mapping.ids is None or mapping.ids.rank > 1
+    vectors = array[0] if is_batch and array.ndim == 3 else array
+    if vectors.ndim != 2 or len(vectors) < row.tokens:
+        raise Internal(f"output '{mapping.output}' has the shape {list(array.shape)}, not vectors")
+    return vectors[: row.tokens]
 
 
 def normalized(vector: Vector) -> Vector:

@@ -8,7 +8,13 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
-from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError, error_from_code
+from nereid.core.errors import (
+    INTERNAL_MESSAGE,
+    Internal,
+    NereidError,
+    Unavailable,
+    error_from_code,
+)
 from nereid.core.wire.messages import payload_bytes
 from nereid_gateway.core.client_request import ClientRequest
 
@@ -62,7 +68,8 @@ class RowSubmission:
         """Return what `read` makes of each row's response, in the order of the rows.
 
         The longest rows are sent first. The first error cancels all other rows, and is raised; so
-        does the cancellation of this coroutine. A thread runs `read` for large outputs.
+        does the cancellation of this coroutine. While the call has rows in a full queue, the others
+        wait. A thread runs `read` for large outputs.
         """
         flight = _Flight(self._submission, self._pool, call, rows, read, priority)
         try:
@@ -137,6 +144,12 @@ class _Flight(Generic[Output]):
             return
         error = response.error
         if error is not None:
+            self._in_flight -= 1
+            if error.code == Unavailable.code and not error.accepted and self._in_flight:
+                # The queue is full, also with rows of this call. It is sent again after them.
+                self._max_in_flight = self._in_flight
+                self._waiting.appendleft(index)
+                return
             self._fail(
                 error_from_code(
                     error.code,

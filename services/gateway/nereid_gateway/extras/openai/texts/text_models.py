@@ -15,6 +15,7 @@ from nereid.core.files.paced_reads import PacedReads
 from nereid.core.tensors.datatypes import BYTES, NAME_OF_CONFIG_NUMBER
 from nereid.core.tensors.shapes import VARIABLE
 from nereid.core.tensors.tensors import NUMPY_TYPE
+from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.text import read_mapping
 from nereid_gateway.core import request_head
@@ -127,8 +128,8 @@ class TextModel:
         self.checked = _NEVER
 
     def is_read(self) -> bool:
-        """Return whether the tokenizer has been read."""
-        return self._tokenizer is not None
+        """Return whether all has been read that rows need."""
+        return self._tokenizer is not None or (self.takes_text and not self.has_tokenizer)
 
     def token_row(self, tokens: Tokens) -> Row:
         """Return the row of a text's tokens."""
@@ -210,15 +211,29 @@ class TextModels:
         # The least recently used comes first.
         self._known: OrderedDict[str, TextModel] = OrderedDict()
         self._size_bytes = 0
+        self._names: list[str] = []
+        self._names_checked = _NEVER
         # Callers that come while the schedulers are asked share the next question.
         self._reads = BoundedCache[str, PacedReads[str, TextModel | None]](_MAX_READS)
 
     async def names(self) -> list[str]:
         """Return the names of the ready models that have files of texts."""
+        if not self._is_fresh(self._names_checked):
+            asked = self._now()
+            response = await self._control.call(
+                "ModelText", pb.ModelTextRequest(), pb.ModelTextResponse
+            )
+            self._names, self._names_checked = sorted(response.names), asked
+        return self._names
+
+    async def loaded_names(self) -> set[str]:
+        """Return the names of models in memory. Questions about others would load them."""
         response = await self._control.call(
-            "ModelText", pb.ModelTextRequest(), pb.ModelTextResponse
+            "RepositoryIndex",
+            kserve_pb2.RepositoryIndexRequest(ready=True),
+            kserve_pb2.RepositoryIndexResponse,
         )
-        return sorted(response.names)
+        return {model.name for model in response.models if not model.reason}
 
     async def find(self, name: str) -> TextModel | None:
         """Return a model as it is served now, or None if it has no mapping of texts.
@@ -233,6 +248,9 @@ class TextModels:
         if reads is None:
             reads = self._reads.remember(name, PacedReads(self._read, share=1.0))
         return await reads.get(name)
+
+    def _now(self) -> _Moment:
+        return _Moment(monotonic(), self._control.changes)
 
     def _is_fresh(self, checked: _Moment) -> bool:
         return checked.changes == self._control.changes and monotonic() - checked.at_s < _FRESH_S
@@ -258,7 +276,7 @@ class TextModels:
     async def _read(self, name: str) -> TextModel | None:
         versioned = _VERSIONED.fullmatch(name)
         known = self._known.get(name)
-        asked = _Moment(monotonic(), self._control.changes)
+        asked = self._now()
         request = pb.ModelTextRequest(
             name=versioned["name"] if versioned else name,
             version=versioned["version"] if versioned else "",

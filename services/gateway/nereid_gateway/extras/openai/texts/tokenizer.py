@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     # A text, or a pair of texts for a ranker.
     Text = str | tuple[str, str]
 
-# Bytes. Tokenizing takes about a microsecond per byte, and a text cannot be interrupted.
-MAX_TEXT_BYTES: Final = 4 << 20
+# Characters of a text. Tokenizing takes about a microsecond for each, and cannot be interrupted.
+_MAX_CHARACTERS: Final = 1 << 20
 
 
 class TokenLimit(NamedTuple):
@@ -39,10 +39,7 @@ class TokenLimit(NamedTuple):
 
 
 class Tokens(NamedTuple):
-    """Tokens of a row. types: 1 for the tokens of the second text of a pair, or None if all are 0.
-
-    count: tokens of the text before truncation is not more than this.
-    """
+    """Tokens of a row. types: 1 for tokens of the second text of a pair, or None if all are 0."""
 
     ids: Sequence[int]
     types: Sequence[int] | None = None
@@ -82,19 +79,19 @@ class TextTokenizer:
 
     def check_ids(self, ids: Sequence[int], limit: TokenLimit, number: int) -> Tokens:
         """Return token ids that a client sent, truncated if that is asked for."""
-        largest = max(ids)
-        if min(ids) < 0 or largest >= self.vocabulary_size:
-            wrong = min(ids) if min(ids) < 0 else largest
-            raise InvalidParameter(
-                limit.parameter,
-                f"token id {wrong} in item {number} is not in the model's vocabulary of"
-                f" {self.vocabulary_size} tokens; they must come from the model's own tokenizer.",
-            )
         if limit.max_tokens and len(ids) > limit.max_tokens:
             if not limit.truncates:
                 raise too_long(len(ids), limit, number)
             end = limit.max_tokens
             ids = ids[:end] if limit.side == "right" else ids[len(ids) - end :]
+        least, largest = min(ids), max(ids)
+        if least < 0 or largest >= self.vocabulary_size:
+            raise InvalidParameter(
+                limit.parameter,
+                f"token id {least if least < 0 else largest} in item {number} is not in the model's"
+                f" vocabulary of {self.vocabulary_size} tokens; they must come from the model's own"
+                " tokenizer.",
+            )
         return Tokens(ids)
 
     def encode_with_offsets(self, text: str, *, special: bool) -> Encoding:
@@ -140,9 +137,9 @@ class TextTokenizer:
     def _checked(self, texts: Sequence[Text]) -> Tokenizer:
         for text in texts:
             for part in (text,) if isinstance(text, str) else text:
-                if len(part) > MAX_TEXT_BYTES:
+                if len(part) > _MAX_CHARACTERS:
                     raise InvalidArgument(
-                        f"a text of {len(part)} characters is longer than {MAX_TEXT_BYTES}"
+                        f"a text has {len(part)} characters, more than {_MAX_CHARACTERS}"
                     )
         return self._tokenizer
 

@@ -73,3 +73,8 @@ def test_token_ids_of_other_tokenizers_are_refused() -> None:
 def test_a_file_that_is_no_tokenizer_is_refused(content: bytes) -> None:
     with pytest.raises(InvalidArgument, match="the tokenizer cannot be read"):
         TextTokenizer(content)
+
+
+def test_a_text_of_a_megabyte_is_refused_before_it_is_tokenized() -> None:
+    with pytest.raises(InvalidArgument, match="1048577 characters, more than 1048576"):
+        OWN.tokenize([("short", "a" * ((1 << 20) + 1))], TokenLimit(8, truncates=True))
