@@ -36,6 +36,7 @@ class TritonPythonModel:
     def initialize(self, args):
         self.config = json.loads(args["model_config"])
         self.running = 0
+        self.lock = threading.Lock()
 
     def execute(self, requests):
         for request in requests:
@@ -48,20 +49,30 @@ class TritonPythonModel:
             parameters = json.loads(request.parameters() or "{}")
             threading.Thread(target=self.write, args=(sender, inputs, parameters)).start()
 
-    def write(self, sender, inputs, parameters):
+    def write(self, *arguments):
+        with self.lock:
+            self.running += 1
+        try:
+            self.write_text(*arguments)
+        finally:
+            with self.lock:
+                self.running -= 1
+
+    def write_text(self, sender, inputs, parameters):
         final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
         prompt = inputs.get("text_input", inputs.get("TEXT", inputs.get("input_ids")))
         if "input_ids" in inputs:
             parts = [[token] for token in prompt] + [[256]]
             plan = {}
         else:
-            asked = prompt[0].rpartition("<user>")[2].partition("<")[0]
-            if "{" in prompt[0] and '"say"' in prompt[0] or "report" in prompt[0]:
-                asked = prompt[0].rpartition("<user>")[2].rpartition("<assistant>")[0] or asked
-            plan = json.loads(asked.partition("<tools>")[0]) if asked.startswith('{"') else {}
+            asked = prompt[0].rpartition("<user>")[2]
+            for end in ("<assistant>", "<tools>"):
+                asked = asked.rpartition(end)[0] if end in asked else asked
+            plan = json.loads(asked) if asked.startswith('{"') else {}
             text = plan.get("say", asked)
             if plan.get("report"):
-                text = json.dumps({"inputs": inputs, "parameters": parameters}).encode().hex()
+                got = {"inputs": inputs, "parameters": parameters, "running": self.running}
+                text = json.dumps(got).encode().hex()
             parts = plan.get("parts") or list(text)
             limit = inputs.get("max_tokens", [None])[0]
             if limit is None:
@@ -190,5 +201,5 @@ def logits_generator(folder: Path, *, seed: int = 1, max_tokens: int = 256) -> P
 def logits_of(folder: Path, token: int) -> np.ndarray[Any, Any]:
     """The logits behind a token."""
     model = onnx.load(folder / "1" / "model.onnx")
-    table: np.ndarray[Any, Any] = numpy_helper.to_array(model.graph.initializer[0])
-    return table[token]
+    logits: np.ndarray[Any, Any] = numpy_helper.to_array(model.graph.initializer[0])[token]
+    return logits

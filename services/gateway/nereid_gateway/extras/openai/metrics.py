@@ -35,7 +35,7 @@ class CallMetrics:
         labels = _labels(operation, model)
         self._durations.observe((*labels, ("error_type", error)), seconds)
 
-    def add_output(  # noqa: PLR0913, PLR0917 - called once
+    def add_output(
         self, operation: str, model: str, first_s: float, rest_s: float, tokens: int
     ) -> None:
         """Count a generated output: the time to its first token, and the time of the others."""

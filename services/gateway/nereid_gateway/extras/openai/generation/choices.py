@@ -9,10 +9,10 @@ from nereid_gateway.extras.openai.generation.markers import MarkerSearch
 from nereid_gateway.extras.openai.generation.tool_calls import make_tool_parser
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from nereid_gateway.extras.openai.generation.deltas import Delta, TokenLogprob
-    from nereid_gateway.extras.openai.generation.tool_calls import Parsed, ToolCall
+    from nereid_gateway.extras.openai.generation.tool_calls import Piece, ToolCall
 
 STOP: Final = "stop"
 LENGTH: Final = "length"
@@ -50,7 +50,10 @@ class ChoiceLimits(NamedTuple):
 class Choice:
     """A text in the making. Texts of one call have numbers, as OpenAI's choices do."""
 
-    def __init__(self, index: int, limits: ChoiceLimits, listener: Listener) -> None:
+    def __init__(
+        self, index: int, limits: ChoiceLimits, listener: Listener, flush: Callable[[], str] = str
+    ) -> None:
+        """Begin a text. flush: returns what an incomplete last character becomes."""
         self.index = index
         self.texts: list[str] = []
         # The text with its calls of tools as they are written.
@@ -69,6 +72,7 @@ class Choice:
         self.stop_text: str | None = None
         self._limits = limits
         self._listener = listener
+        self._flush = flush
         self._stops = MarkerSearch(limits.stop) if limits.stop else None
         self._parser = make_tool_parser(limits.tool_parser) if limits.tool_parser else None
         # Logprobs of text that is held back.
@@ -103,11 +107,11 @@ class Choice:
             self._model_reason = LENGTH
             self.end()
 
-    def end(self, rest: str = "") -> None:
-        """End the text, because no more follows. rest: its last characters."""
+    def end(self) -> None:
+        """End the text, because no more follows."""
         if self.finish_reason:
             return
-        self._add_text(rest)
+        self._add_text(self._flush())
         if not self.finish_reason:
             self._finish(self._stops.flush() if self._stops is not None else "")
 
@@ -125,7 +129,7 @@ class Choice:
         """Emit the last text, and all that is held back."""
         self._emit(text)
         if self._parser is not None and not self.finish_reason:
-            self._emit_parsed(self._parser.flush())
+            self._emit_pieces(self._parser.flush())
         if self.finish_reason:
             return
         if self._waiting_logprobs:
@@ -140,15 +144,17 @@ class Choice:
         if self._parser is None:
             self._emit_text(text)
         else:
-            self._emit_parsed(self._parser.feed(text))
+            self._emit_pieces(self._parser.feed(text))
 
-    def _emit_parsed(self, parsed: Parsed) -> None:
-        # Line breaks after a call belong to no text.
-        if parsed.text and not (self.calls and parsed.text.isspace()):
-            self._emit_text(parsed.text)
-        for call in parsed.calls:
-            self.calls.append(call)
-            self._listener.on_tool_call(self, call)
+    def _emit_pieces(self, pieces: Sequence[Piece]) -> None:
+        for piece in pieces:
+            if isinstance(piece, str):
+                # Line breaks after a call belong to no text.
+                if piece and not (self.calls and piece.isspace()):
+                    self._emit_text(piece)
+                continue
+            self.calls.append(piece)
+            self._listener.on_tool_call(self, piece)
             if len(self.calls) >= self._limits.max_calls:
                 self.finish_reason = TOOL_CALLS
                 self._listener.on_finish(self)

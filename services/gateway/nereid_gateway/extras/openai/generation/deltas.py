@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
@@ -83,8 +84,12 @@ class DeltaReader:
         # Characters may be split between responses.
         self._decode_bytes = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._decode_ids: Callable[[int], str | None] | None = None
+        # Tokens whose characters are not complete.
+        self._incomplete: list[int] = []
         if model.mapping.ids is not None:
-            self._decode_ids = model.tokenizer().decode_stream(skip_special=not keeps_special)
+            tokenizer = model.tokenizer()
+            self._decode_ids = tokenizer.decode_stream(skip_special=not keeps_special)
+            self._decode_rest = partial(tokenizer.decode, skip_special=True)
 
     def read(self, response: InferResponse) -> Delta:
         """Return what a response adds. Raises Internal if it lacks the output."""
@@ -108,11 +113,18 @@ class DeltaReader:
         for count, token in enumerate(ids):
             if token in self._eos_ids:
                 return Delta("".join(texts), count + 1, "stop", ends=True)
-            texts.append(self._decode_ids(token) or "")
+            text = self._decode_ids(token)
+            if text is None:
+                self._incomplete.append(token)
+            else:
+                self._incomplete.clear()
+                texts.append(text)
         return Delta("".join(texts), len(ids))
 
     def flush(self) -> str:
         """Return what stands for the bytes of a character that the text ends within."""
+        if self._incomplete:
+            return self._decode_rest(self._incomplete)
         return self._decode_bytes(b"", final=True)
 
     def _with_details(

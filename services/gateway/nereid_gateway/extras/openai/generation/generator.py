@@ -171,8 +171,9 @@ class Generator:
             for number in range(order.texts_each):
                 request = build_request(model, prompt, sampling, number)
                 request.priority = call.priority
-                choice = Choice(len(texts), limits, listener)
-                texts.append((request, choice, self._reader(model, order)))
+                reader = self._reader(model, order)
+                choice = Choice(len(texts), limits, listener, reader.flush)
+                texts.append((request, choice, reader))
         await ChoiceStreams(self._submission, call.call).run(texts)
         return [choice for _, choice, _ in texts]
 
@@ -202,11 +203,11 @@ class Generator:
                 if grammars is not None:
                     schema = sampling.schema or {}
                     mask = await call.in_thread(0, partial(grammars.make_mask, schema))
-                choice = Choice(len(choices), limits, listener)
+                reader = self._reader(model, order)
+                choice = Choice(len(choices), limits, listener, reader.flush)
                 choices.append(choice)
                 text = LogitsText(call, model, self._services.outputs, flowing)
                 sampler = Sampler(sampling, number, mask)
-                reader = self._reader(model, order)
                 texts.append(text.run(prompt.ids or (), choice, reader, sampler))
         tasks = list(map(asyncio.ensure_future, texts))
         try:

@@ -157,7 +157,7 @@ class LogitsText:
         while not choice.finish_reason:
             if most and len(tokens) >= most:
                 choice.add(Delta("", 0, LENGTH))
-                choice.end(reader.flush())
+                choice.end()
                 return
             await self._flowing.wait()
             generated = tokens[len(prompt) :]

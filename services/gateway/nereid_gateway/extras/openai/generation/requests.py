@@ -86,7 +86,7 @@ def _prompt_tensors(model: TextModel, prompt: Prompt) -> tuple[list[HeadInput], 
 def _value_of(role: str, values: dict[str, Any], sampling: Sampling, generation: Generation) -> Any:
     match role:
         case "stream":
-            return sampling.streams
+            return generation.decoupled
         case "exclude_prompt" | "with_finish_reason":
             return True
         case "with_prompt_tokens" | "with_completion_tokens":

@@ -32,7 +32,6 @@ class Sampling(NamedTuple):
     values: Mapping[str, Any]
     stop: tuple[str, ...] = ()
     max_tokens: int = 0
-    streams: bool = False
     # Number of alternatives for each token, or None without logprobs.
     logprobs: int | None = None
     # Output has to match this schema, or is any JSON object if it is empty.

@@ -79,7 +79,7 @@ class ChoiceStreams:
             if response.head:
                 choice.add(reader.read(response))
             if not response.more:
-                choice.end(reader.flush())
+                choice.end()
         except NereidError as problem:
             self._fail(problem)
         except Exception:

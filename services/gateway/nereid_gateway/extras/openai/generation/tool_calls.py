@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from nereid_gateway.extras.openai.generation.markers import MarkerSearch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 _MISTRAL: Final = "[TOOL_CALLS]"
 _MISTRAL_ARGUMENTS: Final = "[ARGS]"
@@ -25,20 +25,16 @@ class ToolCall(NamedTuple):
     arguments: str
 
 
-class Parsed(NamedTuple):
-    """Text that is no call, and the calls that are complete."""
-
-    text: str = ""
-    calls: tuple[ToolCall, ...] = ()
+Piece = str | ToolCall
 
 
 class ToolParser(Protocol):
     """Separates calls of tools from the text around them."""
 
-    def feed(self, part: str) -> Parsed:
-        """Return what the next part of the text makes complete."""
+    def feed(self, part: str) -> Sequence[Piece]:
+        """Return what the next part of the text makes complete, in its order."""
 
-    def flush(self) -> Parsed:
+    def flush(self) -> Sequence[Piece]:
         """Return what is left at the end of the text."""
 
 
@@ -57,14 +53,13 @@ class _HermesParser:
         self._call: list[str] | None = None
         self._size = 0
 
-    def feed(self, part: str) -> Parsed:
-        texts: list[str] = []
-        calls: list[ToolCall] = []
+    def feed(self, part: str) -> Sequence[Piece]:
+        pieces: list[Piece] = []
         while True:
             if self._call is None:
                 found = self._before.feed(part)
                 # Line breaks between calls belong to no text.
-                texts.append(found.text.rstrip() if found.marker else found.text)
+                pieces.append(found.text.rstrip() if found.marker else found.text)
                 if not found.marker:
                     break
                 self._call, self._size = [], 0
@@ -74,24 +69,20 @@ class _HermesParser:
                 self._size += len(found.text)
                 if not found.marker:
                     if self._size > _MAX_CHARACTERS:
-                        texts.append(self._end_call())
+                        pieces.append(self._end_call())
                     break
                 written = "".join(self._call)
                 self._call = None
-                parsed = _read_calls(written)
-                calls += parsed
-                if not parsed:
-                    texts.append(f"<tool_call>{written}</tool_call>")
+                pieces += _read_calls(written) or [f"<tool_call>{written}</tool_call>"]
             part = found.rest
-        return Parsed("".join(texts), tuple(calls))
+        return pieces
 
-    def flush(self) -> Parsed:
+    def flush(self) -> Sequence[Piece]:
         if self._call is None:
-            return Parsed(self._before.flush())
+            return (self._before.flush(),)
         self._call.append(self._within.flush())
         # Some models leave the last tag out.
-        calls = _read_calls("".join(self._call))
-        return Parsed(calls=tuple(calls)) if calls else Parsed(self._end_call())
+        return _read_calls("".join(self._call)) or (self._end_call(),)
 
     def _end_call(self) -> str:
         written, self._call = self._call or [], None
@@ -105,26 +96,25 @@ class _HeldParser:
         self._held: list[str] | None = None
         self._size = 0
 
-    def feed(self, part: str) -> Parsed:
+    def feed(self, part: str) -> Sequence[Piece]:
         text = ""
         if self._held is None:
             text, part, begins = self.find_begin(part)
             if not begins:
-                return Parsed(text)
+                return (text,)
             self._held = []
         self._held.append(part)
         self._size += len(part)
         if self._size > _MAX_CHARACTERS:
             text += "".join(self._held)
             self._held, self._size = None, 0
-        return Parsed(text)
+        return (text,)
 
-    def flush(self) -> Parsed:
+    def flush(self) -> Sequence[Piece]:
         if self._held is None:
-            return Parsed(self.flush_begin())
+            return (self.flush_begin(),)
         held = "".join(self._held)
-        calls = self.read(held)
-        return Parsed(calls=tuple(calls)) if calls else Parsed(held)
+        return self.read(held) or (held,)
 
     def find_begin(self, part: str) -> tuple[str, str, bool]:
         """Return the text before calls, the rest, and whether the rest begins a call."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nereid.core.wire.messages import Payload
+    from nereid.pb.model_config_pb2 import ModelOutput
     from nereid.text import TextInput, TextMapping
     from nereid.text.generation import Generation
     from nereid_gateway.extras.openai.work_pool import WorkPool
@@ -66,8 +67,6 @@ class TextModel:
         self.size_bytes = sum(map(len, self.files.values()))
         self.config = response.config
         self.mapping = mapping
-        outputs = {tensor.name: tensor for tensor in response.config.output}
-        self._output = outputs[mapping.output]
         # When the schedulers were asked last whether something has changed.
         self.checked = _NEVER
         self._tokenizer: TextTokenizer | None = None
@@ -95,12 +94,16 @@ class TextModel:
     @property
     def gives_logits(self) -> bool:
         """True if a model that generates gives logits of tokens, not tokens or text."""
-        return NAME_OF_CONFIG_NUMBER.get(self._output.data_type, "") in _FLOATS
+        return NAME_OF_CONFIG_NUMBER.get(self._output().data_type, "") in _FLOATS
 
     @property
     def output_size(self) -> int:
         """Last dimension of the output, -1 if it is not known."""
-        return self._output.dims[-1] if self._output.dims else VARIABLE
+        dims = self._output().dims
+        return dims[-1] if dims else VARIABLE
+
+    def _output(self) -> ModelOutput:
+        return next(each for each in self.config.output if each.name == self.mapping.output)
 
     def eos_ids(self) -> frozenset[int]:
         """Return the tokens that end a text. The tokenizer has to be read if there is one."""
