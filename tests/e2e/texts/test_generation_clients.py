@@ -221,7 +221,7 @@ def test_tools(site: Site) -> None:
             '{"city": "Ulm"}',
         ]
     # The conversation goes on, with the calls and their results.
-    follow = [*messages, whole.choices[0].message.model_dump(exclude_none=True)]
+    follow: Any = [*messages, whole.choices[0].message.model_dump(exclude_none=True)]
     follow += [{"role": "tool", "tool_call_id": "x", "content": "rain"}, *user("And?")]
     got = completions.create(model="own", messages=follow, tools=TOOLS)
     assert got.choices[0].message.content == "And?"
@@ -373,7 +373,7 @@ def test_langchains_chat(site: Site) -> None:
     assert chat.invoke([HumanMessage("hello")]).content == "hello"
     chunks = list(chat.stream([HumanMessage("hello")]))
     assert "".join(str(chunk.content) for chunk in chunks) == "hello"
-    bound = chat.bind_tools([TOOLS[0]["function"]])
+    bound = chat.bind_tools([dict(TOOLS[0])])
     got = bound.invoke([HumanMessage(plan(say=CALLS))])
     assert [call["args"] for call in got.tool_calls] == [{"city": "Kiel"}, {"city": "Ulm"}]
 
