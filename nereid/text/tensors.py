@@ -71,6 +71,9 @@ def _usual_names(names: Mapping[str, str], tensors: Tensors) -> dict[str, str]:
     texts = [name for name, tensor in tensors.inputs.items() if datatype(tensor) == BYTES]
     if tensors.are_of_generator():
         texts = [TEXT_INPUT]
+    elif len(texts) > 1:
+        # Generators may have optional inputs of text besides the prompt.
+        texts = [name for name in texts if not tensors.inputs[name].optional]
     return {**names, "text": texts[0]} if len(texts) == 1 else dict(names)
 
 

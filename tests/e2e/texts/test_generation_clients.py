@@ -20,6 +20,7 @@ from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolPara
 from pydantic import SecretStr
 
 from tests.support.mesh.mesh import Mesh, running, until
+from tests.support.mesh.perf_analyzer import analyze, needs_analyzer
 from tests.support.models import generators
 
 pytestmark = pytest.mark.slow
@@ -376,6 +377,21 @@ def test_langchains_chat(site: Site) -> None:
     bound = chat.bind_tools([dict(TOOLS[0])])
     got = bound.invoke([HumanMessage(plan(say=CALLS))])
     assert [call["args"] for call in got.tool_calls] == [{"city": "Kiel"}, {"city": "Ulm"}]
+
+
+@needs_analyzer
+@pytest.mark.parametrize("streams", [False, True])
+def test_perf_analyzer(site: Site, tmp_path: Path, streams: bool) -> None:
+    payload = {"model": "vllm", "messages": user("hello"), "stream": streams}
+    inputs, export = tmp_path / "inputs.json", tmp_path / "export.json"
+    inputs.write_text(json.dumps({"data": [{"payload": [payload]}]}))
+    flags = "--service-kind=openai", "--endpoint=v1/chat/completions", f"--input-data={inputs}"
+    counts = "--async", "--concurrency-range=4", "--request-count=40"
+    analyze(site.mesh, "http", "vllm", *flags, *counts, f"--profile-export-file={export}")
+    (experiment,) = json.loads(export.read_text())["experiments"]
+    for request in experiment["requests"]:
+        outputs = "".join(output["response"] for output in request["response_outputs"])
+        assert "[DONE]" in outputs if streams else '"content":"hello"' in outputs
 
 
 async def drop_streams(site: Site, count: int) -> None:
