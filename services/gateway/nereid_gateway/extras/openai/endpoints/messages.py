@@ -9,7 +9,7 @@ import orjson
 from msgspec import Meta
 
 from nereid.text.mapping import GENERATE
-from nereid_gateway.extras.openai.bodies import Body
+from nereid_gateway.extras.openai.bodies import Body, check_count
 from nereid_gateway.extras.openai.endpoints.completions import SilentListener
 from nereid_gateway.extras.openai.errors import InvalidParameter, anthropic_body_of
 from nereid_gateway.extras.openai.generation.choices import LENGTH, TOOL_CALLS
@@ -129,6 +129,7 @@ class PromptFields(Body, kw_only=True):
         messages = []
         if self.system:
             messages.append(Message(role="system", content=_text_of(self.system, "system")))
+        check_count("messages", self.messages)
         for index, turn in enumerate(self.messages):
             if turn.role not in {"user", "assistant"}:
                 raise InvalidParameter(
@@ -387,6 +388,7 @@ def _messages_of(turn: Turn, place: str) -> list[Message]:
     if isinstance(turn.content, str):
         return [Message(role=turn.role, content=turn.content)]
     # Results of tools come first, as messages of their own.
+    check_count(f"{place}.content", turn.content)
     results = []
     texts: list[Block] = []
     calls = []

@@ -9,7 +9,7 @@ from uuid import uuid4
 import msgspec
 
 from nereid.text.mapping import GENERATE
-from nereid_gateway.extras.openai.bodies import Body
+from nereid_gateway.extras.openai.bodies import Body, check_count
 from nereid_gateway.extras.openai.endpoints.completions import SilentListener
 from nereid_gateway.extras.openai.errors import InvalidParameter, error_members
 from nereid_gateway.extras.openai.generation.choices import LENGTH
@@ -253,6 +253,7 @@ def _messages(body: ResponsesBody) -> list[Message]:
     if isinstance(body.input, str):
         messages.append(Message(role="user", content=body.input))
         return messages
+    check_count("input", body.input)
     for index, item in enumerate(body.input):
         place = f"input[{index}]"
         match item.type:
@@ -287,6 +288,7 @@ def _messages(body: ResponsesBody) -> list[Message]:
 def _parts(content: str | list[InputPart] | None, place: str) -> str | list[Part] | None:
     if content is None or isinstance(content, str):
         return content
+    check_count(f"{place}.content", content)
     parts = []
     for index, part in enumerate(content):
         if part.type == "refusal":

@@ -108,6 +108,8 @@ class Generator:
             return tokenizer.tokenize([text], limit, special=special)[0]
 
         ids = (await call.run(len(text), tokenize)).ids
+        if not ids and not model.takes_text:
+            raise InvalidParameter("prompt", "the prompt has no tokens.")
         return Prompt(text, None if model.takes_text else tuple(ids), len(ids))
 
     async def token_prompt(self, call: TextCall, model: TextModel, ids: list[int]) -> Prompt:
@@ -208,8 +210,8 @@ class Generator:
                 choices.append(choice)
                 text = LogitsText(call, model, self._services.outputs, flowing)
                 sampler = Sampler(sampling, number, mask)
-                texts.append(text.run(prompt.ids or (), choice, reader, sampler))
-        tasks = list(map(asyncio.ensure_future, texts))
+                texts.append(partial(text.run, prompt.ids or (), choice, reader, sampler))
+        tasks = [asyncio.ensure_future(run()) for run in texts]
         try:
             await asyncio.gather(*tasks)
         finally:

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from nereid_gateway.extras.openai.bodies import Body
+from nereid_gateway.extras.openai.bodies import Body, check_count
 from nereid_gateway.extras.openai.errors import InvalidParameter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _MAX_TOOLS: Final = 128
-_MAX_MESSAGES: Final = 4096
 _NAME: Final = re.compile(r"[a-zA-Z0-9_.:-]{1,128}")
 _ROLES: Final = {
     "system": "system",
@@ -77,12 +76,7 @@ def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """Return messages as chat templates take them. Raises InvalidParameter."""
     if not messages:
         raise InvalidParameter("messages", "'messages' cannot be an empty array.", "empty_array")
-    if len(messages) > _MAX_MESSAGES:
-        raise InvalidParameter(
-            "messages",
-            f"'messages' has {len(messages)} items, more than {_MAX_MESSAGES}.",
-            "array_above_max_length",
-        )
+    check_count("messages", messages)
     return [_template_message(message, index) for index, message in enumerate(messages)]
 
 
@@ -113,6 +107,7 @@ def _template_message(message: Message, index: int) -> dict[str, Any]:
     if message.reasoning_content or message.reasoning:
         made["reasoning_content"] = message.reasoning_content or message.reasoning
     if message.tool_calls:
+        check_count(f"{place}.tool_calls", message.tool_calls, _MAX_TOOLS)
         made["tool_calls"] = [_template_call(call, place) for call in message.tool_calls]
     return made
 
@@ -120,6 +115,7 @@ def _template_message(message: Message, index: int) -> dict[str, Any]:
 def _text_of(content: str | list[Part] | None, place: str) -> str:
     if content is None or isinstance(content, str):
         return content or ""
+    check_count(f"{place}.content", content)
     texts = []
     for index, part in enumerate(content):
         text = part.refusal if part.type == "refusal" else part.text
@@ -153,12 +149,7 @@ def template_tools(tools: Sequence[dict[str, Any]], parameter: str) -> list[dict
 
     tools: objects with name, description and parameters.
     """
-    if len(tools) > _MAX_TOOLS:
-        raise InvalidParameter(
-            parameter,
-            f"'{parameter}' has {len(tools)} items, more than {_MAX_TOOLS}.",
-            "array_above_max_length",
-        )
+    check_count(parameter, tools, _MAX_TOOLS)
     made = []
     for index, tool in enumerate(tools):
         name = tool.get("name")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from nereid_gateway.extras.openai.bodies import check_count
 from nereid_gateway.extras.openai.errors import InvalidParameter
 
 if TYPE_CHECKING:
@@ -43,12 +44,7 @@ class Sampling(NamedTuple):
 def check_stop(stop: str | list[str] | None, parameter: str, most: int) -> tuple[str, ...]:
     """Return the texts that end a text; raise InvalidParameter for too many or empty ones."""
     texts = (stop,) if isinstance(stop, str) else tuple(stop or ())
-    if len(texts) > most:
-        raise InvalidParameter(
-            parameter,
-            f"'{parameter}' has {len(texts)} items, more than {most}.",
-            "array_above_max_length",
-        )
+    check_count(parameter, texts, most)
     if not all(0 < len(text) <= _MAX_STOP_CHARACTERS for text in texts):
         raise InvalidParameter(
             parameter,

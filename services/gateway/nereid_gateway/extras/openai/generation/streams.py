@@ -8,6 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError, error_from_code
+from nereid.rpc.net.limits.budget import OverBudgetError
+from nereid_gateway.core.retry_hints import over_budget
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,11 +79,16 @@ class ChoiceStreams:
                 )
                 return
             if response.head:
-                choice.add(reader.read(response))
+                delta = reader.read(response)
+                # The text is kept until the call ends.
+                self._call.hold(len(delta.text))
+                choice.add(delta)
             if not response.more:
                 choice.end()
         except NereidError as problem:
             self._fail(problem)
+        except OverBudgetError as problem:
+            self._fail(over_budget(problem))
         except Exception:
             _log.exception("a response could not be read: target=%r", self._call.target)
             self._fail(Internal(INTERNAL_MESSAGE))

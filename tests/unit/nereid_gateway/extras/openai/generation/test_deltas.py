@@ -106,7 +106,7 @@ def test_what_a_model_counts_and_says_of_the_end() -> None:
     assert made.read(response(text_output=[""])).tokens == 0
 
 
-def test_a_response_without_the_text_is_the_models_fault() -> None:
+def test_a_response_without_the_text_is_an_error() -> None:
     with pytest.raises(Internal, match="lacks the output 'text_output'"):
         reader(TEXT).read(response(other=["x"]))
     with pytest.raises(Internal, match="not text"):
