@@ -211,8 +211,8 @@ class OpenAiResponses:
     async def _create(self, call: TextCall) -> Sequence[bytes]:
         body = await call.read_body(ResponsesBody)
         body.check()
-        messages = template_messages(_messages(body))
-        tools = [] if body.tool_choice == "none" else _tools(body)
+        messages = template_messages(messages_of(body))
+        tools = [] if body.tool_choice == "none" else tools_of(body)
 
         async def work(model: TextModel) -> Sequence[bytes]:
             variables = {}
@@ -246,7 +246,8 @@ class OpenAiResponses:
         return await call.with_model(body.model, (GENERATE,), work)
 
 
-def _messages(body: ResponsesBody) -> list[Message]:
+def messages_of(body: ResponsesBody) -> list[Message]:
+    """Return the messages of a body. Raises InvalidParameter."""
     messages = []
     if body.instructions:
         messages.append(Message(role="system", content=body.instructions))
@@ -304,7 +305,8 @@ def _parts(content: str | list[InputPart] | None, place: str) -> str | list[Part
     return parts
 
 
-def _tools(body: ResponsesBody) -> list[dict[str, Any]]:
+def tools_of(body: ResponsesBody) -> list[dict[str, Any]]:
+    """Return the tools of a body as chat templates take them. Raises InvalidParameter."""
     for index, tool in enumerate(body.tools or ()):
         if tool.get("type") != "function":
             raise InvalidParameter(
