@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import InvalidArgument
@@ -54,6 +55,7 @@ def text_findings(path: Path, place: str, config: ModelConfig) -> Iterator[Findi
     if mapping is not None:
         yield Finding(Severity.NOTE, "text-model", _summary(mapping))
         yield from _lengths(config, mapping)
+        yield from _template(mapping)
     elif _lacks_tokenizer(config, files):
         message = f"it takes no texts: there is no {TOKENIZER} beside {_CONFIG}"
         yield Finding(Severity.NOTE, "no-tokenizer", message, _SAVE_TOKENIZER)
@@ -93,6 +95,21 @@ def _abilities(generation: Generation) -> Iterator[str]:
     yield "chat template" if generation.chat_template else "no chat template"
     if generation.tool_parser:
         yield f"tools as {generation.tool_parser}"
+
+
+def _template(mapping: TextMapping) -> Iterator[Finding]:
+    """Yield a finding if the chat template has an error, and the packages of gateways are here."""
+    if mapping.generation is None or find_spec("jinja2") is None:
+        return
+    # Few models have one.
+    from nereid_gateway.extras.openai.generation.chat_templates import (  # noqa: PLC0415
+        check_template,
+    )
+
+    try:
+        check_template(mapping.generation.chat_template)
+    except InvalidArgument as error:
+        yield Finding(Severity.WARNING, "text-mapping", error.message)
 
 
 def _lengths(config: ModelConfig, mapping: TextMapping) -> Iterator[Finding]:

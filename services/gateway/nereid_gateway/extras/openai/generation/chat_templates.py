@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from jinja2 import TemplateError, nodes
 from jinja2.exceptions import SecurityError
-from jinja2.ext import loopcontrols
+from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from nereid.core.errors import InvalidArgument
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from jinja2 import Template
+    from jinja2.parser import Parser
 
     from nereid_gateway.plane.data_plane import DataPlane
 
@@ -44,13 +45,26 @@ class _StepsError(Exception):
     """Raised when a template exceeds its steps or its output."""
 
 
+class _GenerationTag(Extension):
+    """Tag around the text of assistants, which marks it for training and changes nothing here."""
+
+    tags = frozenset({"generation"})
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        """Return the statements within the tag."""
+        parser.stream.skip()
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
 class _Environment(ImmutableSandboxedEnvironment):
     """Environment of one thread. `steps_left` is set before each run."""
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def __init__(self) -> None:
-        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+        super().__init__(
+            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationTag]
+        )
         self.steps_left = 0
         self.filters["tojson"] = _to_json
         self.filters["counted"] = self._counted
@@ -160,6 +174,14 @@ def _strftime_now(form: str) -> str:
 def _compiled(source: str) -> tuple[_Environment, Template]:
     environment = _Environment()
     return environment, environment.from_string(source)
+
+
+def check_template(source: str) -> None:
+    """Raise InvalidArgument if a template cannot be compiled."""
+    try:
+        _compiled(source)
+    except (TemplateError, RecursionError) as error:
+        raise InvalidArgument(f"its chat template cannot be read: {error}") from None
 
 
 def render_job(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError
+from nereid_gateway.fronts.http.endpoints.generate import EVENT_STREAM
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-EVENT_STREAM: Final = b"text/event-stream; charset=utf-8"
 # X-Accel-Buffering keeps proxies from buffering events.
 _HEADERS: Final = b"Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n"
 _COMMENT: Final = b":\n\n"

@@ -7,9 +7,10 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
-from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError, error_from_code
+from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError
 from nereid.rpc.net.limits.budget import OverBudgetError
 from nereid_gateway.core.retry_hints import over_budget
+from nereid_gateway.extras.openai.texts.rows import error_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,14 +70,7 @@ class ChoiceStreams:
         try:
             error = response.error
             if error is not None:
-                self._fail(
-                    error_from_code(
-                        error.code,
-                        error.message,
-                        accepted=error.accepted,
-                        retry_after_ms=error.retry_after_ms,
-                    )
-                )
+                self._fail(error_of(error))
                 return
             if response.head:
                 delta = reader.read(response)

@@ -41,8 +41,9 @@ def test_time_json_and_arithmetic() -> None:
         " {{ 'ab' * 2 }} {{ '%s!' % 'x' }} {{ [1] + [2] }} {{ 1.5 * 2 }} {{ 7 % 4 }}"
         "{% for a in [1, 2, 3] %}{% if a == 2 %}{% continue %}{% endif %}{{ a }}{% endfor %}"
         "{% for k, v in {'x': 1}.items() %}{{ k }}{{ v }}{% endfor %}"
+        "{% generation %}{{ 1 ~ 'z' }}{% endgeneration %}"
     )
-    assert render(source, {}, STEPS) == 'True {\n  "a": 1\n} 7 abab x! [1, 2] 3.0 313x1'
+    assert render(source, {}, STEPS) == 'True {\n  "a": 1\n} 7 abab x! [1, 2] 3.0 313x11z'
 
 
 @pytest.mark.parametrize(
