@@ -107,3 +107,13 @@ async def test_a_text_model_has_an_example_of_openais_api(
     command = text.splitlines()[-1].strip()
     assert command.startswith(f"curl http://{ADDRESS}/v1/embeddings ")
     assert "/v1" not in await _greeting(capsys)
+
+
+async def test_a_generator_has_one_too(capsys: pytest.CaptureFixture[str]) -> None:
+    class Generators(Mesh):
+        async def text_tasks(self, model: str) -> Collection[str]:
+            return {"generate"} if model == READY else ()
+
+    await greet({"http": ADDRESS}, Generators(), ClientAccess(openai=True))
+    command = capsys.readouterr().out.splitlines()[-1].strip()
+    assert command.startswith(f"curl http://{ADDRESS}/v1/completions ")
