@@ -22,8 +22,8 @@ class MarkerSearch:
 
     def __init__(self, markers: Sequence[str]) -> None:
         self._pattern = re.compile("|".join(map(re.escape, markers)))
+        self._markers = markers
         # A held text is at most as long as the longest marker, less one character.
-        self._prefixes = {marker[:length] for marker in markers for length in range(1, len(marker))}
         self._longest = max(map(len, markers)) - 1
         self._held = ""
 
@@ -35,8 +35,9 @@ class MarkerSearch:
             self._held = ""
             return Found(text[: match.start()], match[0], text[match.end() :])
         for length in range(min(self._longest, len(text)), 0, -1):
-            if text[-length:] in self._prefixes:
-                self._held = text[-length:]
+            end = text[-length:]
+            if any(marker.startswith(end) for marker in self._markers):
+                self._held = end
                 return Found(text[:-length])
         self._held = ""
         return Found(text)

@@ -24,7 +24,7 @@ _NEUTRAL: Final[Mapping[str, tuple[float, ...]]] = {
 }
 # The gateway applies these itself if the model does not.
 _APPLIED_HERE: Final = frozenset({"max_tokens", "stop"})
-_MAX_STOP_CHARACTERS: Final = 1024
+_MAX_STOP_CHARACTERS: Final = 256
 
 
 class Sampling(NamedTuple):
