@@ -15,7 +15,7 @@ from nereid.core.tensors.byte_elements import join_bytes, split_bytes
 from nereid.core.wire.messages import ErrorStatus, InferRequest, InferResponse
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
-from tests.support.gateway.gateway_http import ask, connect
+from tests.support.gateway.gateway_http import At, ask, connect
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site
 from tests.support.waiting import until
 
@@ -112,6 +112,24 @@ async def test_a_stop_text_ends_the_model_at_once() -> None:
         assert await asyncio.wait_for(site.scheduler.cancelled.get(), LIMIT_S) == held.id
     (choice,) = json.loads(response.body)["choices"]
     assert (choice["message"]["content"], choice["finish_reason"]) == ("text ", "stop")
+
+
+async def test_tokens_and_their_times_are_counted() -> None:
+    async with site_of() as site:
+        reader, writer = await opened(site, "/v1/chat/completions", STREAMED)
+        held = await site.scheduler.next_held()
+        say(site, held, "a", "b", last=True)
+        await read_until(reader, b"0\r\n\r\n")
+        writer.close()
+        assert site.service.metrics_address is not None
+        page = (await ask(At(site.service.metrics_address), "GET", "/metrics")).body.decode()
+    labels = (
+        'gen_ai_operation_name="chat",gen_ai_provider_name="nereid",gen_ai_request_model="hold"'
+    )
+    assert f"gen_ai_server_time_to_first_token_seconds_count{{{labels}}} 1" in page
+    assert f"gen_ai_server_time_per_output_token_seconds_count{{{labels}}} 1" in page
+    output = f'{labels},gen_ai_token_type="output"'
+    assert f"gen_ai_client_token_usage_sum{{{output}}} 2" in page
 
 
 async def test_a_limit_of_tokens_that_the_model_does_not_know_holds() -> None:
@@ -219,7 +237,7 @@ async def test_the_first_error_stops_the_other_texts() -> None:
         response = await call
         cancelled = {await asyncio.wait_for(site.scheduler.cancelled.get(), 5) for _ in others}
     assert response.status == 503
-    assert b"retry-after: 2" in response.head.lower()
+    assert b"\r\nRetry-After: " in response.head
     assert cancelled == {request.id for request in others}
 
 

@@ -84,12 +84,14 @@ class TextCall:
     def __init__(self, services: TextServices, call: HttpCall) -> None:
         self._services = services
         self.call = call
+        # Times are of monotonic().
+        self.called_s = monotonic()
         # Name of the model that serves the call, and the number of its tokens.
         self.model_name = ""
         self.tokens = 0
         # Number of tokens that the model generated.
         self.output_tokens = 0
-        # Time of the first of them, of monotonic(). 0: there is none.
+        # Time of the first of them; 0 if there is none.
         self.begun_s = 0.0
         self.priority = 0
 
@@ -240,7 +242,6 @@ class TextServices:
         operation: the name of the operation in metrics.
         """
         call.received_ns = monotonic_ns()
-        begun_s = monotonic()
         text_call = TextCall(self, call)
         failure = ""
         try:
@@ -262,21 +263,22 @@ class TextServices:
             failure = "Internal"
             raise
         finally:
-            seconds = monotonic() - begun_s
+            ended_s = monotonic()
+            seconds = ended_s - text_call.called_s
             self.metrics.add_call(operation, text_call.model_name, seconds, failure)
-            if text_call.tokens and not failure:
-                model = text_call.model_name
-                self.metrics.add_tokens(operation, model, "input", text_call.tokens)
-                if text_call.output_tokens:
-                    self.metrics.add_tokens(operation, model, "output", text_call.output_tokens)
-            if text_call.begun_s and not failure:
-                self.metrics.add_output(
-                    operation,
-                    text_call.model_name,
-                    text_call.begun_s - begun_s,
-                    begun_s + seconds - text_call.begun_s,
-                    text_call.output_tokens,
-                )
+            if not failure:
+                self._count_tokens(operation, text_call, ended_s)
+
+    def _count_tokens(self, operation: str, call: TextCall, ended_s: float) -> None:
+        """Count the tokens of a call that has succeeded."""
+        model, metrics = call.model_name, self.metrics
+        if call.tokens:
+            metrics.add_tokens(operation, model, "input", call.tokens)
+        if call.output_tokens:
+            metrics.add_tokens(operation, model, "output", call.output_tokens)
+            first_s = call.begun_s - call.called_s
+            rest_s = ended_s - call.begun_s
+            metrics.add_output(operation, model, first_s, rest_s, call.output_tokens)
 
 
 async def permitted_names(call: HttpCall, models: TextModels) -> list[str]:

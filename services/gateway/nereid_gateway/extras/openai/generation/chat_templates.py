@@ -48,7 +48,7 @@ class _StepsError(Exception):
 class _GenerationTag(Extension):
     """Tag around the text of assistants, which marks it for training and changes nothing here."""
 
-    tags = frozenset({"generation"})
+    tags = {"generation"}  # noqa: RUF012 (declared by the base class)
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         """Return the statements within the tag."""
