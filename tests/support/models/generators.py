@@ -86,11 +86,11 @@ class TritonPythonModel:
                 error = pb_utils.TritonError("asked to fail")
                 sender.send(pb_utils.InferenceResponse(error=error), final)
                 return
-            sender.send(pb_utils.InferenceResponse(self.tensors(inputs, part, number)))
+            sender.send(pb_utils.InferenceResponse(self.tensors(inputs, part)))
             time.sleep(plan.get("pause_s", 0))
         sender.send(flags=final)
 
-    def tensors(self, inputs, part, number):
+    def tensors(self, inputs, part):
         if "input_ids" in inputs:
             return [pb_utils.Tensor("output_ids", np.array(part, np.int32))]
         name = self.config["output"][0]["name"]
@@ -98,7 +98,7 @@ class TritonPythonModel:
         tensors = [pb_utils.Tensor(name, np.array([value], np.object_))]
         if inputs.get("return_num_output_tokens"):
             tensors.append(pb_utils.Tensor("num_output_tokens", np.array([1], np.uint32)))
-        if inputs.get("return_num_input_tokens") and not number:
+        if inputs.get("return_num_input_tokens"):
             tensors.append(pb_utils.Tensor("num_input_tokens", np.array([77], np.uint32)))
         if inputs.get("return_logprobs"):
             value = json.dumps([{"5": {"logprob": -0.5, "rank": 1, "decoded_token": part}}])

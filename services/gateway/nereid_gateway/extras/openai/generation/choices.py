@@ -90,7 +90,8 @@ class Choice:
             self.begun_s = monotonic()
         self.tokens += delta.tokens
         self._size += len(delta.text)
-        self.prompt_tokens += delta.prompt_tokens
+        # vLLM's backend repeats the number in each response.
+        self.prompt_tokens = max(self.prompt_tokens, delta.prompt_tokens)
         if delta.finish_reason:
             self._model_reason = delta.finish_reason
         if delta.logprobs:
