@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nereid.text.decisions import DecisionMapping
+    from nereid.text.generation import Generation
     from nereid.text.tensors import TextInput
 
 EMBED: Final = "embed"
@@ -58,8 +59,7 @@ class TextMapping:
     pad_id: int = 0
     # Rows may have different numbers of tokens, which the scheduler pads or the model takes ragged.
     batches_lengths: bool = False
-    # Section of models that generate. "tensors": interface whose names the tensors have, "vllm" or
-    # "tensorrt_llm".
-    generation: Mapping[str, object] = field(default_factory=dict)
+    # Set for models that generate.
+    generation: Generation | None = None
     # Rows of a question, and probabilities of its logits. None: the model does not decide.
     decisions: DecisionMapping | None = None

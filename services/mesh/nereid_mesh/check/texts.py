@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import InvalidArgument
@@ -12,6 +13,7 @@ from nereid.text.decision_reading import MANIFESTS
 from nereid.text.decisions import MarkerRows
 from nereid.text.export_batching import padding_of
 from nereid.text.files import TOKENIZER, TOKENIZERS
+from nereid.text.generation import SAMPLING
 from nereid.text.tensors import IDS, USUAL_INPUTS
 from nereid_mesh.check.packages import package_findings
 from nereid_scheduler.control.repository.model_folder import LocalFolder
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     from nereid.pb.model_config_pb2 import ModelConfig
     from nereid.text import TextMapping
+    from nereid.text.generation import Generation
 
 _SAVE_TOKENIZER: Final = (
     "write it: transformers.AutoTokenizer.from_pretrained(NAME, use_fast=True)"
@@ -58,6 +61,7 @@ def text_findings(path: Path, place: str, config: ModelConfig) -> Iterator[Findi
     if mapping is not None:
         yield Finding(Severity.NOTE, "text-model", _summary(mapping))
         yield from _lengths(config, mapping)
+        yield from _template(mapping)
     elif _lacks_tokenizer(config, files):
         message = f"it takes no texts: there is no {TOKENIZER} beside {_CONFIG}"
         yield Finding(Severity.NOTE, "no-tokenizer", message, _SAVE_TOKENIZER)
@@ -86,9 +90,35 @@ def _summary(mapping: TextMapping) -> str:
     if mapping.labels:
         names = ", ".join(mapping.labels[:4]) + (", ..." if len(mapping.labels) > 4 else "")
         parts.append(f"{len(mapping.labels)} labels by {mapping.activation} ({names})")
+    if mapping.generation is not None:
+        parts += _abilities(mapping.generation)
     if mapping.max_tokens:
         parts.append(f"up to {mapping.max_tokens} tokens")
     return f"it takes texts ({', '.join(sorted(mapping.tasks))}): {'; '.join(parts)}"
+
+
+def _abilities(generation: Generation) -> Iterator[str]:
+    taken = [name for name in SAMPLING if generation.takes(name)]
+    if taken:
+        yield f"takes {', '.join(taken)}"
+    yield "chat template" if generation.chat_template else "no chat template"
+    if generation.tool_parser:
+        yield f"tools as {generation.tool_parser}"
+
+
+def _template(mapping: TextMapping) -> Iterator[Finding]:
+    """Yield a finding if the chat template has an error, and the packages of gateways are here."""
+    if mapping.generation is None or find_spec("jinja2") is None:
+        return
+    # Few models have one.
+    from nereid_gateway.extras.openai.generation.chat_templates import (  # noqa: PLC0415
+        check_template,
+    )
+
+    try:
+        check_template(mapping.generation.chat_template)
+    except InvalidArgument as error:
+        yield Finding(Severity.WARNING, "text-mapping", error.message)
 
 
 def _lengths(config: ModelConfig, mapping: TextMapping) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ from nereid import rpc
 from nereid.core.terminal import escape_controls
 from nereid.rpc.net.address import authority_of, unix_path
 from nereid.rpc.net.backoff import Backoff, BackoffOptions
-from nereid.text.mapping import CLASSIFY, DECIDE, EMBED, RANK
+from nereid.text.mapping import CLASSIFY, DECIDE, EMBED, GENERATE, RANK
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -32,6 +32,7 @@ _TEXT_BODIES: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     RANK: ("rerank", {"query": "What is a mesh?", "documents": [_TEXT, "It rains."]}),
     CLASSIFY: ("classify", {"input": _TEXT}),
     DECIDE: ("decisions", {"input": _TEXT, "questions": [_QUESTION]}),
+    GENERATE: ("completions", {"prompt": _TEXT, "max_tokens": 16}),
 }
 
 

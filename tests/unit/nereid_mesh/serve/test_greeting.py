@@ -113,6 +113,7 @@ async def test_the_console_has_its_address(capsys: pytest.CaptureFixture[str]) -
         ("rank", "rerank"),
         ("classify", "classify"),
         ("decide", "decisions"),
+        ("generate", "completions"),
     ],
 )
 async def test_a_text_model_has_an_example_of_openais_api(

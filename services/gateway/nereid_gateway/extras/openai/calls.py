@@ -86,9 +86,15 @@ class TextCall:
     def __init__(self, services: TextServices, call: HttpCall) -> None:
         self._services = services
         self.call = call
+        # Times are of monotonic().
+        self.called_s = monotonic()
         # Name of the model that serves the call, and the number of its tokens.
         self.model_name = ""
         self.tokens = 0
+        # Number of tokens that the model generated.
+        self.output_tokens = 0
+        # Time of the first of them; 0 if there is none.
+        self.begun_s = 0.0
         self.priority = 0
         # When the texts of the call's rows began and ended to be tokenized.
         self._tokenized_ns = (0, 0)
@@ -176,6 +182,10 @@ class TextCall:
         """Return the result of work on `size` bytes, which a thread does if it is much."""
         if size <= _LOOP_CHARACTERS:
             return work()
+        return await self.in_thread(size, work)
+
+    async def in_thread(self, size: int, work: Callable[[], Result]) -> Result:
+        """Return the result of work on `size` bytes, which a thread does."""
         return await self._services.pool.run(self.call, size, work)
 
     async def _find(self, name: str | None, tasks: Collection[str]) -> TextModel:
@@ -251,7 +261,6 @@ class TextServices:
         operation: the name of the operation in metrics.
         """
         call.received_ns = monotonic_ns()
-        begun_s = monotonic()
         text_call = TextCall(self, call)
         failure = ""
         try:
@@ -274,11 +283,22 @@ class TextServices:
             failure = "Internal"
             raise
         finally:
-            seconds = monotonic() - begun_s
+            ended_s = monotonic()
+            seconds = ended_s - text_call.called_s
             self.metrics.add_call(operation, text_call.model_name, seconds, failure)
-            if text_call.tokens and not failure:
-                model = text_call.model_name
-                self.metrics.add_tokens(operation, model, "input", text_call.tokens)
+            if not failure:
+                self._count_tokens(operation, text_call, ended_s)
+
+    def _count_tokens(self, operation: str, call: TextCall, ended_s: float) -> None:
+        """Count the tokens of a call that has succeeded."""
+        model, metrics = call.model_name, self.metrics
+        if call.tokens:
+            metrics.add_tokens(operation, model, "input", call.tokens)
+        if call.output_tokens:
+            metrics.add_tokens(operation, model, "output", call.output_tokens)
+            first_s = call.begun_s - call.called_s
+            rest_s = ended_s - call.begun_s
+            metrics.add_output(operation, model, first_s, rest_s, call.output_tokens)
 
 
 async def permitted_names(call: HttpCall, models: TextModels) -> list[str]:

@@ -7,13 +7,19 @@ from typing import TYPE_CHECKING, Final
 
 from nereid_gateway.extras.openai.bodies import BodyReader
 from nereid_gateway.extras.openai.calls import TextServices
+from nereid_gateway.extras.openai.endpoints.chat import OpenAiChat
 from nereid_gateway.extras.openai.endpoints.classification import OpenAiClassification
+from nereid_gateway.extras.openai.endpoints.completions import OpenAiCompletions
 from nereid_gateway.extras.openai.endpoints.decisions import OpenAiDecisions
 from nereid_gateway.extras.openai.endpoints.embeddings import OpenAiEmbeddings
+from nereid_gateway.extras.openai.endpoints.messages import OpenAiMessages
 from nereid_gateway.extras.openai.endpoints.models import OpenAiModels
 from nereid_gateway.extras.openai.endpoints.ranking import OpenAiRanking
+from nereid_gateway.extras.openai.endpoints.responses import OpenAiResponses
 from nereid_gateway.extras.openai.endpoints.tokens import OpenAiTokens
 from nereid_gateway.extras.openai.errors import set_error_form
+from nereid_gateway.extras.openai.generation.chat_templates import TemplateRenderer
+from nereid_gateway.extras.openai.generation.generator import Generator
 from nereid_gateway.extras.openai.metrics import CallMetrics
 from nereid_gateway.extras.openai.texts.rows import RowSubmission
 from nereid_gateway.extras.openai.texts.text_models import TextModels
@@ -41,13 +47,15 @@ class OpenAiApi:
         self._metrics = CallMetrics()
         models = TextModels(data_plane.control, self._pool)
         self.models_changed = models.expire_all
+        submission = InferSubmission(data_plane, forwarding)
         services = TextServices(
             BodyReader(data_plane.decoding, coder),
             models,
-            RowSubmission(InferSubmission(data_plane, forwarding), self._pool),
+            RowSubmission(submission, self._pool),
             self._pool,
             self._metrics,
         )
+        generator = Generator(services, submission, TemplateRenderer(data_plane))
         # They have the handlers of the routes.
         self.endpoints = (
             OpenAiModels(services, data_plane.control),
@@ -56,6 +64,10 @@ class OpenAiApi:
             OpenAiClassification(services),
             OpenAiTokens(services),
             OpenAiDecisions(services),
+            OpenAiCompletions(services, generator),
+            OpenAiChat(services, generator),
+            OpenAiResponses(services, generator),
+            OpenAiMessages(services, generator),
         )
 
     def write_metrics(self, page: Page) -> None:

@@ -21,7 +21,7 @@ from nereid_gateway.core.client_request import ClientRequest
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nereid.core.wire.messages import InferResponse, Payload
+    from nereid.core.wire.messages import ErrorStatus, InferResponse, Payload
     from nereid_gateway.core.request_handle import OnResponse, RequestHandle
     from nereid_gateway.extras.openai.work_pool import WorkPool
     from nereid_gateway.fronts.http.submission import InferSubmission
@@ -34,6 +34,16 @@ _log = logging.getLogger(__name__)
 _MAX_IN_FLIGHT: Final = 256
 # Outputs of up to this size are read on the event loop, which takes at most about 100 us.
 _LOOP_BYTES: Final = 512 << 10
+
+
+def error_of(status: ErrorStatus) -> NereidError:
+    """Return the error in a response."""
+    return error_from_code(
+        status.code,
+        status.message,
+        accepted=status.accepted,
+        retry_after_ms=status.retry_after_ms,
+    )
 
 
 class Row(NamedTuple):
@@ -160,14 +170,7 @@ class _Flight(Generic[Output]):
                 self._max_in_flight = self._in_flight
                 self._waiting.appendleft(index)
                 return
-            self._fail(
-                error_from_code(
-                    error.code,
-                    error.message,
-                    accepted=error.accepted,
-                    retry_after_ms=error.retry_after_ms,
-                )
-            )
+            self._fail(error_of(error))
             return
         if sum(map(payload_bytes, response.payloads)) > _LOOP_BYTES:
             task = asyncio.get_running_loop().create_task(self._read_large(index, response))
