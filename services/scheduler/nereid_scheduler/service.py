@@ -345,6 +345,9 @@ class SchedulerService:
         await self._gateways.close(_LAST_WRITES_S)
         if self._models.shard is not None:
             await self._models.shard.close()
+        # Executors see an end, not a lost connection; no port is left to join again.
+        for session in [*self._models.loader.sessions]:
+            session.stream.finish()
         await self._environment.ports.close()
         await self._environment.cache.close()
         await asyncio.to_thread(self._environment.traces.close)

@@ -170,6 +170,7 @@ def test_a_quiet_end(repository: Path, tmp_path: Path) -> None:
     output = mesh.log.read_text()
     # Executors outlive their scheduler by a moment, which must not be logged as a warning.
     assert "is gone" not in output
+    assert "connection lost" not in output
     assert "requests wait" not in output
     assert "finishing what was accepted" in output
 
