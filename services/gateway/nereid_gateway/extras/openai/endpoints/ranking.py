@@ -223,6 +223,10 @@ class OpenAiRanking:
                 texts, numbers = _distinct(pairs, model)
                 rows = await call.rows(model, texts, limit)
                 vectors = await call.infer(rows, partial(self._vector, model))
+                if len(set(map(len, vectors))) > 1:
+                    raise InvalidParameter(
+                        "model", f"The vectors of the model '{model.name}' differ in length."
+                    )
                 return [float(vectors[first] @ vectors[second]) for first, second in numbers]
             rows = await call.rows(model, pairs, limit)
             activation = "none" if raw else model.mapping.activation
