@@ -312,6 +312,15 @@ async def test_limits_and_restrictions_have_openais_form(tmp_path: Path) -> None
     assert b"Retry-After: " in second.head
 
 
+async def test_a_query_counts_for_each_of_its_documents() -> None:
+    asked = {"model": "echo", "query": "cat " * 16_384, "documents": ["dog"] * 1024}
+    async with text_site() as site:
+        content = json.dumps({**asked, "truncate": True}).encode()
+        response = await ask(site, "POST", "/v1/rerank", content)
+    assert response.status == 400
+    assert "67111936 characters together" in json.loads(response.body)["error"]["message"]
+
+
 def bodies_with_wrong_values() -> list[tuple[str, bytes]]:
     """Bodies of all routes with each of their fields, in turn, a value of any kind."""
     bodies: list[tuple[str, bytes]] = []

@@ -40,6 +40,9 @@ _LOOP_CHARACTERS: Final = 1024
 # Texts of one job, after which other clients have their turn.
 _JOB_CHARACTERS: Final = 128 << 10
 _JOB_TEXTS: Final = 256
+# Characters of a call's texts, as many as the largest body may have. A query counts for each of its
+# documents.
+_MAX_CHARACTERS: Final = 64 << 20
 # Limit of tokens for models whose files say none.
 _MAX_TOKENS: Final = 131_072
 # Models that are looked at for a body that names none.
@@ -126,11 +129,18 @@ class TextCall:
 
         special: whether special tokens are added to texts.
         """
-        if model.is_read() and sum(map(_size_of, texts)) <= _LOOP_CHARACTERS:
+        characters = sum(map(_size_of, texts))
+        if characters > _MAX_CHARACTERS:
+            raise InvalidParameter(
+                limit.parameter,
+                f"The texts, or pairs of texts, have {characters} characters together, more than"
+                f" {_MAX_CHARACTERS}; send several requests.",
+            )
+        if model.is_read() and characters <= _LOOP_CHARACTERS:
             rows = rows_of(model, texts, limit, special=special)
         else:
             rows = []
-            for begin, end, size in _jobs(texts):
+            for begin, end, size in jobs_of(texts):
                 job = texts[begin:end]
 
                 def tokenize(job: Sequence[Any] = job, begin: int = begin) -> list[Row]:
@@ -271,7 +281,7 @@ async def permitted_names(call: HttpCall, models: TextModels) -> list[str]:
     return [name for name in names if grant.permits_model("inference", name)]
 
 
-def _jobs(texts: Sequence[Any]) -> list[tuple[int, int, int]]:
+def jobs_of(texts: Sequence[Any]) -> list[tuple[int, int, int]]:
     """Return where jobs of the texts begin and end, and their sizes."""
     jobs = []
     begin = size = 0
