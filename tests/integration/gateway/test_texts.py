@@ -71,12 +71,14 @@ WRONG_BODIES = (
 )
 
 
-def described(model: str, *, version: str = "1", seed: bytes = b"1") -> pb.ModelTextResponse:
+def described(
+    model: str, *, version: str = "1", seed: bytes = b"1", task: str = "embed"
+) -> pb.ModelTextResponse:
     """A text model whose output is the token ids that it gets."""
     config = model_config_pb2.ModelConfig(name=model, backend="onnxruntime", max_batch_size=8)
     config.input.add(name="INPUT0", data_type=INT64_TYPE, dims=[-1])
     config.output.add(name="OUTPUT0", data_type=FP32_TYPE, dims=[-1])
-    text = {"task": "embed", "inputs": {"ids": "INPUT0"}, "normalize": False, "max_tokens": 1024}
+    text = {"task": task, "inputs": {"ids": "INPUT0"}, "normalize": False, "max_tokens": 1024}
     files = {
         "tokenizer.json": text_models.tokenizer().to_str().encode(),
         "text.json": json.dumps(text).encode(),
@@ -315,6 +317,7 @@ async def test_limits_and_restrictions_have_openais_form(tmp_path: Path) -> None
 async def test_a_query_counts_for_each_of_its_documents() -> None:
     asked = {"model": "echo", "query": "cat " * 16_384, "documents": ["dog"] * 1024}
     async with text_site() as site:
+        site.scheduler.texts["echo"] = described("echo", task="rank")
         content = json.dumps({**asked, "truncate": True}).encode()
         response = await ask(site, "POST", "/v1/rerank", content)
     assert response.status == 400
