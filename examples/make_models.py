@@ -21,7 +21,7 @@ REVISIONS = {
     "minilm_tokenizer": 1,
     "minilm_pooling": 1,
     "embed": 1,
-    "textgen": 1,
+    "textgen": 2,
 }
 # Where a model's maker is, if not in `make` of the module of its name.
 MAKERS = {"minilm_tokenizer": "embed.make_tokenizer", "minilm_pooling": "embed.make_pooling"}

@@ -5,10 +5,12 @@ Tokens are characters. What NumPy computes offline lies beside the model, so tha
 whether serving, or the cache between tokens, changed anything.
 """
 
+import json
 import shutil
 from pathlib import Path
 
 import numpy as np
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from . import gpt, gpt_graph
 
@@ -16,6 +18,19 @@ SEED = 4
 SHAPE = gpt.GptShape(layers=4, heads=4, hidden=128, context=512, vocabulary=96)
 # In the order of their tokens.
 CHARACTERS = "\n" + "".join(map(chr, range(32, 127)))
+CHAT_TEMPLATE = """\
+{% if tools %}tools: {{ tools | tojson }}
+{% endif %}
+{% for message in messages %}
+{{ message.role }}: {{ message.content }}
+{% endfor %}
+{% if add_generation_prompt %}assistant: {% endif %}"""
+# Calls of tools would be written as Hermes writes them.
+TEXT = {
+    "task": "generate",
+    "max_tokens": SHAPE.context,
+    "generation": {"tool_parser": "hermes", "max_tokens": 64},
+}
 PROMPTS = ("Once upon a time", "2 + 2 =")
 LENGTH = 32
 
@@ -48,6 +63,15 @@ instance_group [ { count: 1 kind: KIND_CPU } ]
 """
 
 
+def tokenizer() -> Tokenizer:
+    """Return a tokenizer whose tokens are characters."""
+    letters = CHARACTERS.replace("\n", "\u010a").replace(" ", "\u0120")
+    made = Tokenizer(models.BPE({letter: number for number, letter in enumerate(letters)}, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.decoder = decoders.ByteLevel()
+    return made
+
+
 def make(folder: Path) -> None:
     weights = gpt.random_weights(SHAPE, SEED)
     version = folder / "1"
@@ -56,6 +80,9 @@ def make(folder: Path) -> None:
     (version / "characters.txt").write_text(CHARACTERS)
     shutil.copy(Path(__file__).with_name("textgen_model.py"), version / "model.py")
     (folder / "config.pbtxt").write_text(CONFIG)
+    tokenizer().save(str(folder / "tokenizer.json"))
+    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    (folder / "text.json").write_text(json.dumps(TEXT))
     texts = []
     for prompt in PROMPTS:
         tokens = [CHARACTERS.index(each) for each in prompt]

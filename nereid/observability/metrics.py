@@ -330,6 +330,18 @@ GEN_AI_TOKENS: Final = Family(
     "Tokens of calls of OpenAI's API, by input and output",
     (*_GEN_AI, "gen_ai_token_type"),
 )
+GEN_AI_FIRST_TOKEN: Final = Family(
+    "gen_ai_server_time_to_first_token_seconds",
+    "histogram",
+    "Times from a call of OpenAI's API to the first token of its generated text",
+    _GEN_AI,
+)
+GEN_AI_NEXT_TOKEN: Final = Family(
+    "gen_ai_server_time_per_output_token_seconds",
+    "histogram",
+    "Mean times of the other tokens of each generated text",
+    _GEN_AI,
+)
 EXECUTOR_JOINED: Final = _gauge(
     "nereid_executor_joined", "1 while this executor is joined to the scheduler, else 0"
 )

@@ -48,6 +48,7 @@ _PROBLEMS: Final = {
 }
 # Modules of sentence-transformers that change no vectors after the pooling, or are known here.
 _MODULES: Final = frozenset({"Transformer", "Pooling", "Normalize", "Dropout"})
+_SPECIAL_TOKENS: Final = ("bos_token", "eos_token", "unk_token", "pad_token")
 POOLINGS: Final = tuple(_POOLING_MODES.values())
 
 
@@ -204,6 +205,47 @@ class HuggingFaceFiles:
     def is_matryoshka(self) -> bool:
         """Return whether vectors may be cut."""
         return self._config.boolean("is_matryoshka") or bool(self.dimensions())
+
+    def chat_template(self) -> str:
+        """Return the template that turns messages into a prompt; empty if no file has one."""
+        if "chat_template.jinja" in self._files:
+            return self._files["chat_template.jinja"].decode(errors="replace")
+        document = self._document("chat_template.json")
+        if not document.has("chat_template"):
+            document = self._tokenizer
+        value = document.values.get("chat_template")
+        if not isinstance(value, list):
+            return document.string("chat_template")
+        # Some have one more for calls with tools.
+        named = {
+            each["name"]: each["template"]
+            for each in value
+            if isinstance(each, dict)
+            and isinstance(each.get("name"), str)
+            and isinstance(each.get("template"), str)
+        }
+        return named.get("tool_use") or named.get("default") or ""
+
+    def special_tokens(self) -> dict[str, str]:
+        """Return the texts of special tokens by the names that templates have for them."""
+        tokens = {}
+        for name in _SPECIAL_TOKENS:
+            value = self._tokenizer.values.get(name)
+            if isinstance(value, dict):
+                value = value.get("content")
+            if isinstance(value, str):
+                tokens[name] = value
+        return tokens
+
+    def eos_ids(self) -> frozenset[int]:
+        """Return the tokens that end a text; empty if no file says them."""
+        for document in (self._document("generation_config.json"), self._config):
+            value = document.values.get("eos_token_id")
+            if isinstance(value, list) and value:
+                return frozenset(document.counts("eos_token_id"))
+            if value is not None:
+                return frozenset({document.count("eos_token_id")})
+        return frozenset()
 
 
 def _kind(module: Document) -> str:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from nereid.text.generation import Generation
+
 EMBED: Final = "embed"
 # Scores of pairs of a query and a document.
 RANK: Final = "rank"
@@ -66,8 +68,7 @@ class TextMapping:
     pad_id: int = 0
     # Rows may have different numbers of tokens, which the scheduler pads or the model takes ragged.
     batches_lengths: bool = False
-    # Section of models that generate. "tensors": interface whose names the tensors have, "vllm" or
-    # "tensorrt_llm".
-    generation: Mapping[str, object] = field(default_factory=dict)
+    # Set for models that generate.
+    generation: Generation | None = None
     # Section of models that decide: rows of a question, and probabilities of its logits.
     decisions: Mapping[str, object] = field(default_factory=dict)

@@ -15,6 +15,7 @@ from nereid.core.tensors.shapes import VARIABLE
 from nereid.model_config.padding import read_padding
 from nereid.text import files as text_files
 from nereid.text.documents import Document, parse_document
+from nereid.text.generation import read_generation
 from nereid.text.hugging_face import MAX_LABELS, POOLINGS, HuggingFaceFiles
 from nereid.text.mapping import CLASSIFY, DECIDE, EMBED, GENERATE, RANK, TextInput, TextMapping
 from nereid.text.tensors import (
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from nereid.pb.model_config_pb2 import ModelConfig
+    from nereid.text.generation import Generation
 
 PARAMETER: Final = "text"
 TASKS: Final = (EMBED, RANK, CLASSIFY, DECIDE, GENERATE)
@@ -81,7 +83,7 @@ def may_be_text_model(config: ModelConfig, file_names: Collection[str]) -> bool:
     return (
         PARAMETER in config.parameters
         or not _MARKS.isdisjoint(file_names)
-        or bool(Tensors(config).generation_interface())
+        or Tensors(config).are_of_generator()
     )
 
 
@@ -101,7 +103,7 @@ def _declared(config: ModelConfig, files: Mapping[str, bytes]) -> Document | Non
 
 def _is_known_kind(tensors: Tensors, files: Mapping[str, bytes]) -> bool:
     """Return whether a model that declares nothing takes text."""
-    if any(name in files for name in _MANIFESTS) or tensors.generation_interface():
+    if any(name in files for name in _MANIFESTS) or tensors.are_of_generator():
         return True
     ids = tensors.inputs.get(USUAL_INPUTS["ids"])
     if ids is None or datatype(ids) not in IDS or text_files.TOKENIZER not in files:
@@ -187,7 +189,7 @@ class _Reader:
             pad_id=self._declared.count("pad_id", self._facts.pad_id()),
             batches_lengths=ids is not None and self._batches_lengths(ids),
             generation=self._generation(tasks),
-            decisions=self._section("decisions", DECIDE, tasks),
+            decisions=self._section("decisions", DECIDE, tasks).values,
         )
 
     def _tasks(self) -> frozenset[str]:
@@ -202,7 +204,7 @@ class _Reader:
             return frozenset(tasks)
         if self._manifest is not None or declared.has("decisions"):
             return frozenset({DECIDE})
-        if self._interface() or declared.has("generation"):
+        if self._is_generator() or declared.has("generation"):
             return frozenset({GENERATE})
         if declared.has("labels") or declared.has("activation"):
             return frozenset()
@@ -214,11 +216,9 @@ class _Reader:
             return frozenset()
         raise declared.refuse("task", f"say one of {', '.join(TASKS)}")
 
-    def _interface(self) -> str:
+    def _is_generator(self) -> bool:
         text = self._inputs.get("text")
-        if text is None or text.name != TEXT_INPUT:
-            return ""
-        return self._tensors.generation_interface()
+        return text is not None and text.name == TEXT_INPUT and self._tensors.are_of_generator()
 
     def _check_other_inputs(self, tasks: frozenset[str]) -> None:
         """Refuse a model that needs tensors which no text gives."""
@@ -235,6 +235,9 @@ class _Reader:
             problem = f"the model has no output '{name}'" if name else "say which output it is"
             raise declared.refuse("output", problem)
         allowed = _FLOATS | {BYTES} if tasks & {GENERATE, DECIDE} else _FLOATS
+        if GENERATE in tasks and "ids" in self._inputs:
+            # The model gives tokens, or logits of them.
+            allowed = _FLOATS | IDS
         if datatype(outputs[name]) not in allowed:
             expected = ", ".join(sorted(allowed))
             problem = f"output '{name}' is of type {datatype(outputs[name])}, expected {expected}"
@@ -366,13 +369,15 @@ class _Reader:
             return False
         return any(tensor.name == ids.name for size in padding.sizes for tensor in size.inputs)
 
-    def _generation(self, tasks: frozenset[str]) -> Mapping[str, object]:
+    def _generation(self, tasks: frozenset[str]) -> Generation | None:
         section = self._section("generation", GENERATE, tasks)
-        interface = self._interface()
-        return {"tensors": interface, **section} if GENERATE in tasks and interface else section
+        if GENERATE not in tasks:
+            return None
+        prompt_inputs = [tensor.name for tensor in self._inputs.values()]
+        return read_generation(section, self._config, self._facts, prompt_inputs)
 
-    def _section(self, key: str, task: str, tasks: frozenset[str]) -> Mapping[str, object]:
+    def _section(self, key: str, task: str, tasks: frozenset[str]) -> Document:
         """Return what the model declares for one task."""
         if self._declared.has(key) and task not in tasks:
             raise self._declared.refuse(key, f"the model does not have the task {task}")
-        return self._declared.section(key).values
+        return self._declared.section(key)

@@ -19,8 +19,7 @@ IDS: Final = frozenset({"INT32", "INT64"})
 # Tensors of Triton's backends for vLLM and TensorRT-LLM.
 TEXT_INPUT: Final = "text_input"
 TEXT_OUTPUT: Final = "text_output"
-_VLLM_MARKS: Final = frozenset({"sampling_parameters", "stream"})
-_TENSORRT_LLM_MARK: Final = "max_tokens"
+_GENERATOR_MARKS: Final = frozenset({"sampling_parameters", "stream", "max_tokens"})
 _ROLES: Final = (*USUAL_INPUTS, "text")
 _DATATYPES: Final = {"text": frozenset({BYTES}), "ids": IDS}
 _MASKS: Final = IDS | {"BOOL", "FP16", "FP32", "INT8", "UINT8"}
@@ -34,14 +33,12 @@ class Tensors:
         self.inputs = {tensor.name: tensor for tensor in config.input}
         self.outputs = {tensor.name: tensor for tensor in config.output}
 
-    def generation_interface(self) -> str:
-        """Return whose names the tensors have: "vllm", "tensorrt_llm" or ""."""
+    def are_of_generator(self) -> bool:
+        """Return whether the names are those of Triton's backends that generate texts."""
         text, output = self.inputs.get(TEXT_INPUT), self.outputs.get(TEXT_OUTPUT)
         if text is None or output is None or {datatype(text), datatype(output)} != {BYTES}:
-            return ""
-        if _TENSORRT_LLM_MARK in self.inputs:
-            return "tensorrt_llm"
-        return "vllm" if _VLLM_MARKS & self.inputs.keys() else ""
+            return False
+        return not _GENERATOR_MARKS.isdisjoint(self.inputs)
 
 
 def datatype(tensor: ModelInput | ModelOutput) -> str:
@@ -72,8 +69,11 @@ def _usual_names(names: Mapping[str, str], tensors: Tensors) -> dict[str, str]:
     if "ids" in names or "ids" in usual:
         return {**usual, **names}
     texts = [name for name, tensor in tensors.inputs.items() if datatype(tensor) == BYTES]
-    if tensors.generation_interface():
+    if tensors.are_of_generator():
         texts = [TEXT_INPUT]
+    elif len(texts) > 1:
+        # Generators may have optional inputs of text besides the prompt.
+        texts = [name for name in texts if not tensors.inputs[name].optional]
     return {**names, "text": texts[0]} if len(texts) == 1 else dict(names)
 
 

@@ -28,7 +28,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def examples_mesh(models: Path) -> Iterator[Mesh]:
-    with running(models, models.parent / "log") as mesh:
+    with running(models, models.parent / "log", "--openai-api") as mesh:
         yield mesh
 
 
@@ -83,6 +83,25 @@ def test_a_streamed_text_is_what_the_model_generates_offline(
     assert "NOT" not in outcome
     requests, tokens = tokens_sent(examples_mesh)
     assert (requests - before[0], tokens - before[1]) == (1, 32)
+
+
+def test_openais_api_gives_the_text_that_the_model_generates_offline(
+    examples_mesh: Mesh, models: Path
+) -> None:
+    expected = np.load(models / "textgen" / "expected" / "expected.npz")
+    prompts = expected["prompts"].tolist()
+    asked = {"model": "textgen", "prompt": prompts, "max_tokens": 32}
+    status, body = examples_mesh.get("/v1/completions", "POST", json.dumps(asked).encode())
+    assert status == 200
+    document = json.loads(body)
+    assert [choice["text"] for choice in document["choices"]] == expected["texts"].tolist()
+    assert document["usage"]["prompt_tokens"] == sum(map(len, prompts))
+    assert document["usage"]["completion_tokens"] == 64
+    chat = {"model": "textgen", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8}
+    status, body = examples_mesh.get("/v1/chat/completions", "POST", json.dumps(chat).encode())
+    document = json.loads(body)
+    assert len(document["choices"][0]["message"]["content"]) == 8
+    assert document["usage"]["prompt_tokens"] == len("user: Hi\nassistant: ")
 
 
 @pytest.mark.parametrize("script", ["stream_http.py", "stream_grpc.py"])

@@ -272,6 +272,11 @@ ENDPOINTS: Final = (
     _text_endpoint("OpenAiTokens.tokenize", "/v1/tokenize", "/tokenize"),
     _text_endpoint("OpenAiTokens.detokenize", "/v1/detokenize", "/detokenize"),
     _text_endpoint("OpenAiTokens.decode", "/decode"),
+    _text_endpoint("OpenAiCompletions.create", "/v1/completions"),
+    _text_endpoint("OpenAiChat.create", "/v1/chat/completions"),
+    _text_endpoint("OpenAiResponses.create", "/v1/responses"),
+    _text_endpoint("OpenAiMessages.create", "/v1/messages"),
+    _text_endpoint("OpenAiMessages.count_tokens", "/v1/messages/count_tokens"),
 )
 
 # A name extends to the next slash or to the end. The pattern is possessive, so it never backtracks.

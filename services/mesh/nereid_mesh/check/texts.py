@@ -10,6 +10,7 @@ from nereid.facts.findings import Finding, Severity
 from nereid.text import read_mapping
 from nereid.text.export_batching import padding_of
 from nereid.text.files import TOKENIZER, TOKENIZERS
+from nereid.text.generation import SAMPLING
 from nereid.text.tensors import IDS, USUAL_INPUTS
 from nereid_scheduler.control.repository.model_folder import LocalFolder
 from nereid_scheduler.core.models.text_files import find_text_files
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from nereid.pb.model_config_pb2 import ModelConfig
     from nereid.text import TextMapping
+    from nereid.text.generation import Generation
 
 _SAVE_TOKENIZER: Final = (
     "write it: transformers.AutoTokenizer.from_pretrained(NAME, use_fast=True)"
@@ -77,9 +79,20 @@ def _summary(mapping: TextMapping) -> str:
     if mapping.labels:
         names = ", ".join(mapping.labels[:4]) + (", ..." if len(mapping.labels) > 4 else "")
         parts.append(f"{len(mapping.labels)} labels by {mapping.activation} ({names})")
+    if mapping.generation is not None:
+        parts += _abilities(mapping.generation)
     if mapping.max_tokens:
         parts.append(f"up to {mapping.max_tokens} tokens")
     return f"it takes texts ({', '.join(sorted(mapping.tasks))}): {'; '.join(parts)}"
+
+
+def _abilities(generation: Generation) -> Iterator[str]:
+    taken = [name for name in SAMPLING if generation.takes(name)]
+    if taken:
+        yield f"takes {', '.join(taken)}"
+    yield "chat template" if generation.chat_template else "no chat template"
+    if generation.tool_parser:
+        yield f"tools as {generation.tool_parser}"
 
 
 def _lengths(config: ModelConfig, mapping: TextMapping) -> Iterator[Finding]:

@@ -211,7 +211,8 @@ def test_tensors_of_tritons_backends_generate(tensors: str, interface: str) -> N
     assert mapping is not None
     assert (mapping.tasks, mapping.output) == (frozenset({"generate"}), "text_output")
     assert mapping.text == TextInput("text_input", "BYTES", 1)
-    assert mapping.generation == {"tensors": interface}
+    assert mapping.generation is not None
+    assert mapping.generation.takes("temperature") == (interface == "vllm")
 
 
 def test_a_package_of_decisions() -> None:
@@ -257,9 +258,13 @@ def test_other_models_are_no_text_models(tensors: str, names: list[str]) -> None
 
 def test_a_decoupled_model_generates_if_it_says_so() -> None:
     tensors = TEXT.replace("TYPE_FP32 dims: [ 8 ]", "TYPE_STRING dims: [ 1 ]")
-    mapping = read(tensors, text={"generation": {"stop": "STOP"}})
+    mapping = read(tensors, text={"generation": {"parameters": ["seed"]}})
     assert (mapping.tasks, mapping.output) == (frozenset({"generate"}), "VECTOR")
-    assert (mapping.generation, mapping.tokenizer) == ({"stop": "STOP"}, "tokenizer.json")
+    assert mapping.generation is not None
+    assert (mapping.generation.parameters, mapping.tokenizer) == (
+        {"seed": "seed"},
+        "tokenizer.json",
+    )
 
 
 def test_all_that_a_model_can_declare() -> None:

@@ -53,6 +53,21 @@ def test_labels_are_listed(tmp_path: Path) -> None:
     assert len(found) == 1
 
 
+def test_a_generator_is_summarized(tmp_path: Path) -> None:
+    tensors = """
+    input { name: "TEXT" data_type: TYPE_STRING dims: [ 1 ] }
+    input { name: "seed" data_type: TYPE_INT64 dims: [ 1 ] optional: true }
+    output { name: "SAID" data_type: TYPE_STRING dims: [ 1 ] }
+    """
+    template = '{"chat_template": "[TOOL_CALLS]"}'
+    declared = '{"task": "generate", "generation": {"parameters": ["temperature"]}}'
+    found = findings(tmp_path, tensors, text=declared, tokenizer_config=template)
+    assert found["text-model"][1] == (
+        "it takes texts (generate): TEXT -> SAID; takes temperature, seed; chat template;"
+        " tools as mistral"
+    )
+
+
 def test_padding_is_proposed_where_lengths_do_not_batch(tmp_path: Path) -> None:
     found = findings(tmp_path, ENCODER + HIDDEN, tokenizer="{}", config=FACTS)
     severity, text, hint = found["text-lengths"]

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     Blob = bytes | memoryview
 
+# Messages of a call, or parts of one.
+_MAX_ITEMS: Final = 4096
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
 _MISSING: Final = re.compile(r"Object missing required field `(?P<name>.*?)`")
 _PLACE: Final = re.compile(r" - at `\$\.?(?P<path>.*?)`\Z", re.DOTALL)
@@ -121,6 +123,16 @@ def _explained(text: str) -> InvalidArgument:
 
 def _joined(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
+
+
+def check_count(parameter: str, items: Sequence[object], most: int = _MAX_ITEMS) -> None:
+    """Raise InvalidParameter for more items than one call may have."""
+    if len(items) > most:
+        raise InvalidParameter(
+            parameter,
+            f"'{parameter}' has {len(items)} items, more than {most}.",
+            "array_above_max_length",
+        )
 
 
 def texts_of(value: Any, parameter: str = "input", max_texts: int = 2048) -> list[Any]:

@@ -90,6 +90,10 @@ class TextCall:
         # Name of the model that serves the call, and the number of its tokens.
         self.model_name = ""
         self.tokens = 0
+        # Number of tokens that the model generated.
+        self.output_tokens = 0
+        # Time of the first of them, of monotonic(). 0: there is none.
+        self.begun_s = 0.0
         self.priority = 0
 
     async def read_body(self, body_type: type[Decoded]) -> Decoded:
@@ -167,6 +171,10 @@ class TextCall:
         """Return the result of work on `size` bytes, which a thread does if it is much."""
         if size <= _LOOP_CHARACTERS:
             return work()
+        return await self.in_thread(size, work)
+
+    async def in_thread(self, size: int, work: Callable[[], Result]) -> Result:
+        """Return the result of work on `size` bytes, which a thread does."""
         return await self._services.pool.run(self.call, size, work)
 
     async def _find(self, name: str | None, tasks: Collection[str]) -> TextModel:
@@ -269,6 +277,16 @@ class TextServices:
             if text_call.tokens and not failure:
                 model = text_call.model_name
                 self.metrics.add_tokens(operation, model, "input", text_call.tokens)
+                if text_call.output_tokens:
+                    self.metrics.add_tokens(operation, model, "output", text_call.output_tokens)
+            if text_call.begun_s and not failure:
+                self.metrics.add_output(
+                    operation,
+                    text_call.model_name,
+                    text_call.begun_s - begun_s,
+                    begun_s + seconds - text_call.begun_s,
+                    text_call.output_tokens,
+                )
 
 
 async def permitted_names(call: HttpCall, models: TextModels) -> list[str]:

@@ -35,6 +35,15 @@ _KINDS: Final = {
     503: _Kind(_SERVER, "service_unavailable"),
     504: _Kind(_SERVER, "timeout"),
 }
+_ANTHROPIC_TYPES: Final = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 _TEI_TYPES: Final = {400: "Validation", 404: "Validation", 429: "Overloaded", 503: "Overloaded"}
 _TEI_TARGETS: Final = (
     b"/embed",
@@ -55,6 +64,7 @@ _OTHER_TARGETS: Final = (
     b"/detokenize",
 )
 _PREFIXES: Final = (b"/v1/", b"/openai/")
+_ANTHROPIC_ENDS: Final = (b"/v1/messages", b"/v1/messages/count_tokens")
 
 
 class InvalidParameter(InvalidArgument):
@@ -81,14 +91,19 @@ def openai_error(
     status: int, message: str, parameter: str | None = None, code: str | None = None
 ) -> bytes:
     """Return the body of an error as OpenAI has it."""
+    return orjson.dumps({"error": _members(status, message, parameter, code)})
+
+
+def _members(
+    status: int, message: str, parameter: str | None, code: str | None
+) -> dict[str, str | None]:
     kind = _KINDS.get(status, _Kind(_SERVER if status >= 500 else _INVALID, None))
-    error = {
+    return {
         "message": _encodable(message),
         "type": kind.type,
         "param": parameter,
         "code": code or kind.code,
     }
-    return orjson.dumps({"error": error})
 
 
 def tei_error(status: int, message: str) -> bytes:
@@ -102,6 +117,18 @@ def cohere_error(_status: int, message: str) -> bytes:
     return orjson.dumps({"message": _encodable(message)})
 
 
+def anthropic_error(status: int, message: str) -> bytes:
+    """Return the body of an error as Anthropic has it."""
+    kind = _ANTHROPIC_TYPES.get(status, "api_error" if status >= 500 else _INVALID)
+    error = {"type": kind, "message": _encodable(message)}
+    return orjson.dumps({"type": "error", "error": error})
+
+
+def anthropic_body_of(error: NereidError) -> bytes:
+    """Return the body of an error as Anthropic has it, for the middle of a stream."""
+    return anthropic_error(_status_of(error), error.message)
+
+
 def set_error_form(call: HttpCall) -> None:
     """Give errors of a call the form of the API that its target belongs to, if it is one here."""
     target = call.target.partition(b"?")[0]
@@ -109,26 +136,41 @@ def set_error_form(call: HttpCall) -> None:
         call.encode_error = tei_error
     elif target.endswith(b"/v2/rerank"):
         call.encode_error = cohere_error
+    elif target.endswith(_ANTHROPIC_ENDS):
+        call.encode_error = anthropic_error
     elif target in _OTHER_TARGETS or target.startswith(_PREFIXES):
         call.encode_error = openai_error
 
 
 def fail_call(call: HttpCall, error: NereidError) -> None:
     """Respond with an error."""
-    # On Triton, the status of a model's failure is 400, after which no client here tries again.
-    status = 500 if error.code == Unknown.code else http_status(error.code)
+    status = _status_of(error)
     if call.encode_error is openai_error:
         call.encode_error = _detailed(error)
     call.fail(status, error.message, extra=retry_line(error))
 
 
-def _detailed(error: NereidError) -> Callable[[int, str], bytes]:
-    parameter: str | None = None
-    code: str | None = None
+def _status_of(error: NereidError) -> int:
+    # On Triton, the status of a model's failure is 400, after which no client here tries again.
+    return 500 if error.code == Unknown.code else http_status(error.code)
+
+
+def error_members(error: NereidError) -> dict[str, str | None]:
+    """Return an error as OpenAI has it within a body, for the middle of a stream."""
+    return _members(_status_of(error), error.message, *_details(error))
+
+
+def _details(error: NereidError) -> tuple[str | None, str | None]:
+    """Return the parameter that an error names, and its code."""
     if isinstance(error, InvalidParameter):
-        parameter, code = error.parameter, error.api_code
-    elif isinstance(error, ModelNotFound):
-        parameter, code = "model", "model_not_found"
+        return error.parameter, error.api_code
+    if isinstance(error, ModelNotFound):
+        return "model", "model_not_found"
+    return None, None
+
+
+def _detailed(error: NereidError) -> Callable[[int, str], bytes]:
+    parameter, code = _details(error)
     return lambda status, message: openai_error(status, message, parameter, code)
 
 

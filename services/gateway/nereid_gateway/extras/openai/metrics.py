@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 # Bounds that the conventions recommend, in seconds and in tokens.
 _DURATIONS: Final = tuple(0.01 * 2**power for power in range(14))
 _TOKENS: Final = tuple(4**power for power in range(14))
+_FIRST_TOKENS: Final = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+_NEXT_TOKENS: Final = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
 # Combinations of labels. Further models share the empty name.
 _MAX_SERIES: Final = 128
 
@@ -25,11 +27,22 @@ class CallMetrics:
     def __init__(self) -> None:
         self._durations = _Histograms(metrics.GEN_AI_DURATION, _DURATIONS)
         self._tokens = _Histograms(metrics.GEN_AI_TOKENS, _TOKENS)
+        self._first_tokens = _Histograms(metrics.GEN_AI_FIRST_TOKEN, _FIRST_TOKENS)
+        self._next_tokens = _Histograms(metrics.GEN_AI_NEXT_TOKEN, _NEXT_TOKENS)
 
     def add_call(self, operation: str, model: str, seconds: float, error: str = "") -> None:
         """Count a call. model and error (a class): empty if there is none."""
         labels = _labels(operation, model)
         self._durations.observe((*labels, ("error_type", error)), seconds)
+
+    def add_output(
+        self, operation: str, model: str, first_s: float, rest_s: float, tokens: int
+    ) -> None:
+        """Count a generated output: the time to its first token, and the time of the others."""
+        labels = _labels(operation, model)
+        self._first_tokens.observe(labels, first_s)
+        if tokens > 1:
+            self._next_tokens.observe(labels, rest_s / (tokens - 1))
 
     def add_tokens(self, operation: str, model: str, kind: str, tokens: int) -> None:
         """Count a call's tokens. kind: input or output."""
@@ -39,6 +52,8 @@ class CallMetrics:
         """Add all series to a page."""
         self._durations.write(page)
         self._tokens.write(page)
+        self._first_tokens.write(page)
+        self._next_tokens.write(page)
 
 
 class _Histograms:

@@ -7,12 +7,18 @@ from typing import TYPE_CHECKING, Final
 
 from nereid_gateway.extras.openai.bodies import BodyReader
 from nereid_gateway.extras.openai.calls import TextServices
+from nereid_gateway.extras.openai.endpoints.chat import OpenAiChat
 from nereid_gateway.extras.openai.endpoints.classification import OpenAiClassification
+from nereid_gateway.extras.openai.endpoints.completions import OpenAiCompletions
 from nereid_gateway.extras.openai.endpoints.embeddings import OpenAiEmbeddings
+from nereid_gateway.extras.openai.endpoints.messages import OpenAiMessages
 from nereid_gateway.extras.openai.endpoints.models import OpenAiModels
 from nereid_gateway.extras.openai.endpoints.ranking import OpenAiRanking
+from nereid_gateway.extras.openai.endpoints.responses import OpenAiResponses
 from nereid_gateway.extras.openai.endpoints.tokens import OpenAiTokens
 from nereid_gateway.extras.openai.errors import set_error_form
+from nereid_gateway.extras.openai.generation.chat_templates import TemplateRenderer
+from nereid_gateway.extras.openai.generation.generator import Generator
 from nereid_gateway.extras.openai.metrics import CallMetrics
 from nereid_gateway.extras.openai.texts.rows import RowSubmission
 from nereid_gateway.extras.openai.texts.text_models import TextModels
@@ -39,13 +45,15 @@ class OpenAiApi:
     ) -> None:
         self._pool = WorkPool(min(_MAX_THREADS, os.cpu_count() or 1))
         self._metrics = CallMetrics()
+        submission = InferSubmission(data_plane, forwarding)
         services = TextServices(
             BodyReader(data_plane.decoding, coder),
             TextModels(data_plane.control, self._pool),
-            RowSubmission(InferSubmission(data_plane, forwarding), self._pool),
+            RowSubmission(submission, self._pool),
             self._pool,
             self._metrics,
         )
+        generator = Generator(services, submission, TemplateRenderer(data_plane))
         # They have the handlers of the routes.
         self.endpoints = (
             OpenAiModels(services, data_plane.control),
@@ -53,6 +61,10 @@ class OpenAiApi:
             OpenAiRanking(services),
             OpenAiClassification(services),
             OpenAiTokens(services),
+            OpenAiCompletions(services, generator),
+            OpenAiChat(services, generator),
+            OpenAiResponses(services, generator),
+            OpenAiMessages(services, generator),
         )
 
     def with_error_forms(

@@ -12,7 +12,8 @@ import numpy as np
 from nereid.bounded_cache import BoundedCache
 from nereid.core.errors import InvalidArgument, NotFound
 from nereid.core.files.paced_reads import PacedReads
-from nereid.core.tensors.datatypes import BYTES
+from nereid.core.tensors.datatypes import BYTES, NAME_OF_CONFIG_NUMBER
+from nereid.core.tensors.shapes import VARIABLE
 from nereid.core.tensors.tensors import NUMPY_TYPE
 from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nereid.core.wire.messages import Payload
+    from nereid.pb.model_config_pb2 import ModelOutput
     from nereid.text import TextInput, TextMapping
+    from nereid.text.generation import Generation
     from nereid_gateway.extras.openai.work_pool import WorkPool
     from nereid_gateway.plane.control.control import Control
     from nereid_gateway.server.call import HttpCall
@@ -38,6 +41,7 @@ _MAX_BYTES: Final = 512 << 20
 # Measured: the question takes 1 ms, as long as the rest of a call with a short text.
 _FRESH_S: Final = 0.05
 _MAX_HEADS: Final = 4096
+_FLOATS: Final = frozenset({"BF16", "FP16", "FP32", "FP64"})
 _MAX_READS: Final = 1024
 _VERSIONED: Final = re.compile(r"(?P<name>[^/]+)/(?P<version>[0-9]+)")
 
@@ -79,6 +83,36 @@ class TextModel:
     def has_tokenizer(self) -> bool:
         """True if the model's files have a tokenizer."""
         return self.mapping.tokenizer in self.files
+
+    @property
+    def generation(self) -> Generation:
+        """Section of a model that has the task of generation."""
+        generation = self.mapping.generation
+        assert generation is not None, "the model does not generate"
+        return generation
+
+    @property
+    def gives_logits(self) -> bool:
+        """True if a model that generates gives logits of tokens, not tokens or text."""
+        return NAME_OF_CONFIG_NUMBER.get(self._output().data_type, "") in _FLOATS
+
+    @property
+    def output_size(self) -> int:
+        """Last dimension of the output, -1 if it is not known."""
+        dims = self._output().dims
+        return dims[-1] if dims else VARIABLE
+
+    def _output(self) -> ModelOutput:
+        return next(each for each in self.config.output if each.name == self.mapping.output)
+
+    def eos_ids(self) -> frozenset[int]:
+        """Return the tokens that end a text. The tokenizer has to be read if there is one."""
+        generation = self.generation
+        token = generation.special_tokens.get("eos_token")
+        if generation.eos_ids or token is None or not self.has_tokenizer:
+            return generation.eos_ids
+        token_id = self.tokenizer().id_of(token)
+        return frozenset() if token_id is None else frozenset({token_id})
 
     def tokenizer(self) -> TextTokenizer:
         """Return the tokenizer, which is read first if need be, in a thread."""
@@ -133,13 +167,17 @@ class TextModel:
         known = self._heads.get(size)
         if known is not None:
             return known
+        tensors = self.tensors(size)
+        head = request_head.build(self.name, self.version, tensors, [self.mapping.output]).head
+        return self._heads.remember(size, head)
+
+    def tensors(self, size: int) -> list[HeadInput]:
+        """Return the inputs of a row in the order of its payloads. size: its number of tokens."""
         mapping = self.mapping
         inputs = (
             [mapping.text] if mapping.ids is None else [mapping.ids, mapping.mask, mapping.types]
         )
-        tensors = [_tensor(each, size) for each in inputs if each is not None]
-        head = request_head.build(self.name, self.version, tensors, [mapping.output]).head
-        return self._heads.remember(size, head)
+        return [_tensor(each, size) for each in inputs if each is not None]
 
 
 class _Filler:

@@ -6,15 +6,17 @@ All functions block; work_pool.py runs them in threads. The library releases the
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tokenizers import Tokenizer
+from tokenizers.decoders import DecodeStream
 
 from nereid.core.errors import InvalidArgument
 from nereid_gateway.extras.openai.errors import InvalidParameter
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from tokenizers import Encoding
 
@@ -111,6 +113,19 @@ class TextTokenizer:
         """Return the text of tokens; raise InvalidParameter for an unknown one."""
         self.check_ids(ids or [0], TokenLimit(0, parameter="tokens"), 0)
         return self._tokenizer.decode(ids, skip_special_tokens=skip_special)
+
+    def decode_stream(self, *, skip_special: bool) -> Callable[[int], str | None]:
+        """Return a function that returns the text of token after token, of whole characters."""
+        stream = DecodeStream(skip_special_tokens=skip_special)
+        return partial(stream.step, self._tokenizer)
+
+    def text_of(self, token: int) -> str:
+        """Return the text of one token, which may be a part of a character."""
+        return self._tokenizer.decode([token], skip_special_tokens=False)
+
+    def id_of(self, token: str) -> int | None:
+        """Return the id of a token, or None if there is none."""
+        return self._tokenizer.token_to_id(token)
 
     def special_ids(self) -> frozenset[int]:
         """Return the ids of special tokens."""
