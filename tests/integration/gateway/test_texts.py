@@ -78,7 +78,9 @@ def described(
     config = model_config_pb2.ModelConfig(name=model, backend="onnxruntime", max_batch_size=8)
     config.input.add(name="INPUT0", data_type=INT64_TYPE, dims=[-1])
     config.output.add(name="OUTPUT0", data_type=FP32_TYPE, dims=[-1])
-    text = {"task": task, "inputs": {"ids": "INPUT0"}, "normalize": False, "max_tokens": 1024}
+    text: dict[str, Any] = {"task": task, "inputs": {"ids": "INPUT0"}, "max_tokens": 1024}
+    if task == "embed":
+        text["normalize"] = False
     files = {
         "tokenizer.json": text_models.tokenizer().to_str().encode(),
         "text.json": json.dumps(text).encode(),
