@@ -19,7 +19,7 @@ import pytest
 from nereid_gateway.guards.auth.api_key import make_key
 from tests.support.gateway.auth_config import key_entry
 from tests.support.mesh.mesh import running
-from tests.support.models import text_models
+from tests.support.models import generators, text_models
 from tests.support.models.text_models import BareModel
 
 pytestmark = pytest.mark.slow
@@ -35,6 +35,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
     repository = tmp_path_factory.mktemp("texts")
     text_models.export(repository / "embedder")
     text_models.export(repository / "ranker", labels=("relevance",))
+    generators.python_generator(repository / "chat", "vllm")
     key = make_key()
     config = repository.parent / "auth.toml"
     rights = '[anonymous]\nrights = ["health", "model-repository"]\n'
@@ -50,6 +51,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
             "NEREID_TEXTS_KEY": key,
             "NEREID_TEXTS_EMBEDDER": "embedder",
             "NEREID_TEXTS_RANKER": "ranker",
+            "NEREID_TEXTS_CHAT": "chat",
             # LiteLLM would ask another host.
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",
             "NEREID_TEXTS_EXPECTED": json.dumps(
@@ -67,6 +69,8 @@ def test_suite(name: str, environment: dict[str, str], tmp_path: Path) -> None:
         pytest.skip("NEREID_TEXT_CLIENTS names no environment of clients: make text-clients")
     options = ["-q", "-c", os.devnull, "--confcutdir", str(SUITES), "-p", "no:cacheprovider"]
     # The project's other plugins would disturb what these clients bring along.
+    # These clients keep connections, also from one test to the next.
+    options += ["-o", "asyncio_default_test_loop_scope=session"]
     options += ["-o", "asyncio_mode=auto", "--import-mode=prepend", "-W", "ignore"]
     done = subprocess.run(
         [python, "-m", "pytest", *options, str(SUITES / name)],

@@ -11,8 +11,8 @@ URL = os.environ["NEREID_TEXTS_URL"]
 KEY = os.environ["NEREID_TEXTS_KEY"]
 EMBEDDER = os.environ["NEREID_TEXTS_EMBEDDER"]
 RANKER = os.environ["NEREID_TEXTS_RANKER"]
-# A model with chat; "" if the mesh has none.
-CHAT = os.environ.get("NEREID_TEXTS_CHAT", "")
+# A model that says again what it is told.
+CHAT = os.environ["NEREID_TEXTS_CHAT"]
 # Vectors of bare onnxruntime, by text.
 EXPECTED: dict[str, list[float]] = json.loads(os.environ["NEREID_TEXTS_EXPECTED"])
 # Scores of bare onnxruntime for QUERY, by text.

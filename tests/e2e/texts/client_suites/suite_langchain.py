@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from langchain_tests.integration_tests import ChatModelIntegrationTests, EmbeddingsIntegrationTests
 from langchain_tests.unit_tests import EmbeddingsUnitTests
@@ -43,9 +42,8 @@ def test_vectors() -> None:
     check_vectors(OpenAIEmbeddings(**PARAMETERS).embed_documents(TEXTS))
 
 
-@pytest.mark.skipif(not CHAT, reason="the mesh has no model with chat")
 class TestChat(ChatModelIntegrationTests):
-    """Without what only a large model can do: its tests of tools and of images."""
+    """The model says again what it is told, so what a language model must choose is left out."""
 
     @property
     def chat_model_class(self) -> type[ChatOpenAI]:
@@ -53,7 +51,9 @@ class TestChat(ChatModelIntegrationTests):
 
     @property
     def chat_model_params(self) -> dict[str, Any]:
-        return {"model": CHAT, "base_url": URL, "api_key": KEY, "max_tokens": 32}
+        # For other URLs than OpenAI's, it asks for the usage of streams only when told to.
+        asked = {"max_tokens": 32, "stream_usage": True}
+        return {"model": CHAT, "base_url": URL, "api_key": KEY, **asked}
 
     @property
     def has_tool_calling(self) -> bool:

@@ -67,7 +67,6 @@ def test_errors() -> None:
         litellm.embedding(input=["cat"], **{**_options(EMBEDDER), "api_key": "wrong"})
 
 
-@pytest.mark.skipif(not CHAT, reason="the mesh has no model with chat")
 @pytest.mark.parametrize("stream", [False, True])
 def test_chat(stream: bool) -> None:
     messages = [{"role": "user", "content": "hello"}]
