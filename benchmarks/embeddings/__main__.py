@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -87,7 +88,7 @@ def _round(runs: dict[str, Callable[[float], Run]], number: int, seconds: float)
     return {name: runs[name](seconds) for name in (*names[first:], *names[:first])}
 
 
-def _first_vectors(port: int, server: ServerProcess, texts: Sequence[str]) -> np.ndarray:  # type: ignore[type-arg]
+def _first_vectors(port: int, server: ServerProcess, texts: Sequence[str]) -> np.ndarray[Any, Any]:
     deadline = time.monotonic() + _START_S
     while True:
         try:

@@ -94,11 +94,6 @@ def make_app(encoder: Encoder) -> fastapi.FastAPI:
 
     app = fastapi.FastAPI(lifespan=lifespan)
 
-    @app.get("/health")
-    async def health() -> dict[str, str]:
-        return {"status": "ok"}
-
-    @app.post("/v1/embeddings")
     async def create(body: Body) -> dict[str, Any]:
         texts = [body.input] if isinstance(body.input, str) else body.input
         done: asyncio.Future[tuple[np.ndarray[Any, Any], list[int]]] = (
@@ -121,6 +116,7 @@ def make_app(encoder: Encoder) -> fastapi.FastAPI:
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         return {"object": "list", "model": body.model, "data": data, "usage": usage}
 
+    app.post("/v1/embeddings")(create)
     return app
 
 

@@ -338,7 +338,7 @@ def bodies_with_wrong_values() -> list[tuple[str, bytes]]:
     return bodies
 
 
-def is_error(path: str, document: Any) -> bool:
+def is_error(path: str, document: dict[str, Any]) -> bool:
     """Whether this is an error of the API that a route belongs to."""
     if path in TEI_ROUTES or "error_type" in document:
         # TEI's bodies are known by their fields on routes that it shares with other APIs.
@@ -346,7 +346,8 @@ def is_error(path: str, document: Any) -> bool:
         return own and document.keys() == {"error", "error_type"}
     if path == "/v2/rerank":
         return document.keys() == {"message"}
-    return document["error"].keys() == {"message", "type", "param", "code"}
+    error: dict[str, Any] = document["error"]
+    return error.keys() == {"message", "type", "param", "code"}
 
 
 async def test_values_of_any_kind_are_served_or_refused_in_the_apis_form() -> None:

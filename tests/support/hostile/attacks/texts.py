@@ -6,6 +6,7 @@ import json
 import re
 import time
 from contextlib import ExitStack
+from typing import Any
 
 from tests.support.hostile.attack import ANY, ENDED, REFUSED, Attack, Client, Target
 from tests.support.hostile.raw_clients import HttpClient, post
@@ -18,11 +19,11 @@ _EMBEDDINGS = "/v1/embeddings"
 _CHAT = "/v1/chat/completions"
 
 
-def _body(model: str = "texts", **fields: object) -> bytes:
+def _body(model: str = "texts", **fields: Any) -> bytes:
     return json.dumps({"model": model, **fields}, separators=(",", ":")).encode()
 
 
-def _call(path: str = _EMBEDDINGS, model: str = "texts", **fields: object) -> Client:
+def _call(path: str = _EMBEDDINGS, model: str = "texts", **fields: Any) -> Client:
     return http_body(lambda: _body(model, **fields), path)
 
 
@@ -33,7 +34,7 @@ def _list_of(item: bytes, count: int) -> Client:
     return http_body(make, _EMBEDDINGS)
 
 
-def _chat(**fields: object) -> Client:
+def _chat(**fields: Any) -> Client:
     messages = [{"role": "user", "content": "hello"}]
     return http_body(lambda: _body(messages=messages, **fields), _CHAT)
 
