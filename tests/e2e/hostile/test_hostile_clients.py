@@ -16,7 +16,7 @@ from tests.support.hostile.attack import Attack
 from tests.support.hostile.attacks import ATTACKS, TLS_ATTACKS
 from tests.support.hostile.siege import Report, Siege, siege
 from tests.support.mesh.mesh import Mesh, free_port, running
-from tests.support.models import text_models
+from tests.support.models import generators, text_models
 from tests.support.models.e2e_models import DATATYPES, make_repository, save_echo, save_identity
 from tests.support.peers.certificates import rsa_identity
 
@@ -68,6 +68,7 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     )
     text_models.export(repository / "texts")
     text_models.export(repository / "ranker", labels=("relevance",))
+    generators.logits_generator(repository / "logits")
     (root / "archives").mkdir()
     managed = (
         "--allow-sagemaker=true",

@@ -26,9 +26,9 @@ _MISSING: Final = re.compile(r"Object missing required field `(?P<name>.*?)`")
 _PLACE: Final = re.compile(r" - at `\$\.?(?P<path>.*?)`\Z", re.DOTALL)
 
 
-# Elements of a body's lists. A decoder process returns them to the event loop, which takes them at
-# about 10 million a second.
-_MAX_ELEMENTS: Final = 1 << 20
+# Elements of a field, as many as OpenAI takes tokens in a call. The event loop unpickles what decoder
+# processes return.
+_MAX_ELEMENTS: Final = 300_000
 
 
 class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -91,16 +91,15 @@ def decode(content: Blob, body_type: type[Decoded]) -> Decoded:
 def _check_elements(body: Body) -> None:
     for name in body.__struct_fields__:
         value = getattr(body, name)
-        if isinstance(value, list):
-            lists = [each for each in value if isinstance(each, list)]
-            count = len(value) + sum(map(len, lists))
-            if count > _MAX_ELEMENTS:
-                raise InvalidParameter(
-                    name,
-                    f"'{name}' has {count} elements, more than {_MAX_ELEMENTS}; send several"
-                    " requests.",
-                    "array_above_max_length",
-                )
+        if not isinstance(value, list | dict):
+            continue
+        count = len(value) + sum(len(each) for each in value if isinstance(each, list))
+        if count > _MAX_ELEMENTS:
+            raise InvalidParameter(
+                name,
+                f"'{name}' has {count} elements, more than {_MAX_ELEMENTS}; send several requests.",
+                "array_above_max_length",
+            )
 
 
 def _explained(text: str) -> InvalidArgument:
