@@ -26,8 +26,8 @@ _MISSING: Final = re.compile(r"Object missing required field `(?P<name>.*?)`")
 _PLACE: Final = re.compile(r" - at `\$\.?(?P<path>.*?)`\Z", re.DOTALL)
 
 
-# Elements of a field, as many as OpenAI takes tokens in a call. The event loop unpickles what decoder
-# processes return.
+# Elements of a field, as many as OpenAI takes tokens in a call. The event loop unpickles what a
+# decoder process returns.
 _MAX_ELEMENTS: Final = 300_000
 
 
