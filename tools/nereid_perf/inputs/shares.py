@@ -61,7 +61,7 @@ class PlainShare:
     """The model's requests in turn; each worker begins with a different request."""
 
     def __init__(
-        self, templates: Sequence[RequestTemplate], place: Place, ids: RequestIds | None
+        self, templates: Sequence[RequestTemplate], place: Place, ids: RequestIds | None = None
     ) -> None:
         self._place = place
         self._ids = ids

@@ -39,10 +39,11 @@ def make_source(plan: InputPlan, worker: int = 0, workers: int = 1) -> RequestSo
     ids = RequestIds(worker) if plan.request_ids else None
     shares: list[Share] = []
     expected: list[list[tuple[Tensor, ...]]] = []
-    for index, calls in enumerate(_calls(plan) if plan.path else ()):
-        shares.append(PlainShare(calls, Place(plan, index, worker, workers), None))
-    workloads = () if plan.path else _workloads(plan)
-    for index, (model, workload) in enumerate(zip(plan.models, workloads, strict=False)):
+    if plan.path:
+        places = [Place(plan, index, worker, workers) for index in range(len(plan.models))]
+        shares += map(PlainShare, _calls(plan), places)
+        return MixedSource(plan, shares, _deck(plan, worker), expected)
+    for index, (model, workload) in enumerate(zip(plan.models, _workloads(plan), strict=True)):
         place = Place(plan, index, worker, workers)
         assert model.signature is not None, "the plan is resolved"
         if model.signature.is_sequence:
@@ -50,9 +51,12 @@ def make_source(plan: InputPlan, worker: int = 0, workers: int = 1) -> RequestSo
         else:
             shares.append(PlainShare(workload.templates, place, ids))
         expected.append(workload.expected)
+    return MixedSource(plan, shares, _deck(plan, worker), expected)
+
+
+def _deck(plan: InputPlan, worker: int) -> Deck:
     weights = [model.weight for model in plan.models]
-    deck = Deck(weights, Random(f"{plan.seed}/{worker}"))  # noqa: S311 - no secret
-    return MixedSource(plan, shares, deck, expected)
+    return Deck(weights, Random(f"{plan.seed}/{worker}"))  # noqa: S311 - no secret
 
 
 def expects_outputs(plan: InputPlan) -> bool:

@@ -71,7 +71,6 @@ ENDPOINTS: Final = {
     ),
     "chat": TextEndpoint("/v1/chat/completions", "", _chat, can_stream=True),
 }
-_BY_PATH: Final = {endpoint.path: endpoint for endpoint in ENDPOINTS.values()}
 
 
 def endpoint_path(text: str) -> str:
@@ -85,6 +84,11 @@ def endpoint_path(text: str) -> str:
     if "/" not in text or not path.isascii() or not path.isprintable() or " " in path:
         raise ValueError(f"expected {', '.join(ENDPOINTS)}, or a path such as v1/embeddings")
     return path
+
+
+def _endpoint_at(path: str) -> TextEndpoint | None:
+    """Return the endpoint at a path, which may have a prefix such as /openai."""
+    return next((each for each in ENDPOINTS.values() if path.endswith(each.path)), None)
 
 
 class TextCall:
@@ -102,7 +106,7 @@ class TextCall:
 def make_calls(plan: InputPlan, index: int) -> list[TextCall]:
     """Return the calls to a model, which are the same in every process. May raise InputError."""
     model = plan.models[index]
-    endpoint = _BY_PATH.get(plan.path)
+    endpoint = _endpoint_at(plan.path)
     if plan.streams and (endpoint is None or not endpoint.can_stream):
         raise InputError("--streaming: only chat and completions have streams")
     if model.input_data == ("random",):

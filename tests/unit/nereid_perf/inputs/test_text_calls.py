@@ -64,6 +64,7 @@ def test_fields_of_flags_are_in_each_body() -> None:
     (body,) = _bodies(plan)
     assert body["model"] == "m/2"
     assert (body["max_tokens"], body["priority"], body["stream"]) == (8, 3, True)
+    assert _bodies(replace(plan, path="/openai/v1/chat/completions")) == [body]
     assert body["stream_options"] == {"include_usage": True}
 
 
