@@ -18,7 +18,7 @@ PARAMETERS: dict[str, Any] = {
 }
 
 
-class TestEmbeddingsUnit(EmbeddingsUnitTests):
+class _OpenAI:
     @property
     def embeddings_class(self) -> type[OpenAIEmbeddings]:
         return OpenAIEmbeddings
@@ -28,14 +28,12 @@ class TestEmbeddingsUnit(EmbeddingsUnitTests):
         return PARAMETERS
 
 
-class TestEmbeddings(EmbeddingsIntegrationTests):
-    @property
-    def embeddings_class(self) -> type[OpenAIEmbeddings]:
-        return OpenAIEmbeddings
+class TestEmbeddingsUnit(_OpenAI, EmbeddingsUnitTests):
+    pass
 
-    @property
-    def embedding_model_params(self) -> dict[str, Any]:
-        return PARAMETERS
+
+class TestEmbeddings(_OpenAI, EmbeddingsIntegrationTests):
+    pass
 
 
 def test_vectors() -> None:
