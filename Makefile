@@ -10,7 +10,7 @@ export ORT_DISABLE_TELEMETRY ?= 1
 # Bytecode is kept, whatever the environment says: without it each process of a mesh compiles all that it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help install dev models serve unit coverage test tests-on e2e test-compiled wheel nightly compose-test compat compat-record fuzz check \
+.PHONY: help install dev models serve unit coverage test tests-on e2e text-clients test-compiled wheel nightly compose-test compat compat-record fuzz check \
 	fmt proto docs site pictures lock chart package-test bench bench-all bench-page soak torment simulate sbom audit pin-images release-dry-run clean
 
 help:  ## List the targets.
@@ -46,6 +46,16 @@ coverage: dev  ## Branch coverage of the folders that are marked as covered; fai
 
 test: dev  ## Minutes: all that CI runs. ARGS="-k name" or a path narrows it.
 	$(PYTEST) $(PARALLEL) $(ARGS)
+
+# In an environment of their own, as they bring much along.
+TEXT_CLIENTS := build/text-clients
+$(TEXT_CLIENTS)/.installed: requirements/text-clients.txt
+	$(PYTHON) -m venv --clear $(TEXT_CLIENTS)
+	$(TEXT_CLIENTS)/bin/python -m pip install --quiet --no-deps --require-hashes --requirement requirements/text-clients.txt
+	touch $@
+
+text-clients: dev $(TEXT_CLIENTS)/.installed  ## LangChain's, LlamaIndex's, LiteLLM's and Haystack's clients of OpenAI's API against a mesh.
+	NEREID_TEXT_CLIENTS=$(CURDIR)/$(TEXT_CLIENTS)/bin/python $(PYTEST) tests/e2e/texts/test_client_suites.py $(ARGS)
 
 e2e: dev  ## The tests of whole meshes alone.
 	$(PYTEST) $(PARALLEL) tests/e2e tests/conformance $(ARGS)

@@ -31,6 +31,7 @@ LOCKS = {
     "chart": ("chart",),
     "supply": ("supply",),
     "docs": ("docs",),
+    "text-clients": ("text-clients",),
 }
 # These are installed beside what dev.txt installs: no version may differ.
 BESIDE_DEV = {"build", "fuzz", "chart"}

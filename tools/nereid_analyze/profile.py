@@ -76,6 +76,9 @@ def main(argv: Sequence[str]) -> int:
     settings, server = read_shared_settings(
         (AnalyzeSettings, TargetSettings), argv, {}, _PROGRAM, common=COMMON, ending=""
     )
+    if server.path:
+        print_error(_PROGRAM, "--endpoint: settings are searched by inference requests alone")
+        return _USAGE
     try:
         file = merged_file(settings)
     except ConfigFileError as error:
@@ -193,7 +196,7 @@ class _Run:
         if any(argument.startswith(("-i", "--protocol")) for argument in self.command):
             protocol = server.protocol
         address = server.url or (file.http_endpoint if protocol == "http" else file.grpc_endpoint)
-        given = server.endpoint
+        given = server.server
         endpoint = Endpoint(
             "http" if protocol == "http" else "grpc",
             address.removeprefix("http://").removeprefix("https://").rstrip("/"),

@@ -51,7 +51,7 @@ class MeasuredSide:
         sizes = {model.batch_size for model in models}
         target = self.settings.target
         return MeasuredServer(
-            url=target.url or target.endpoint.address,
+            url=target.url or target.server.address,
             protocol=target.protocol,
             name=self.name,
             version=self.version,
@@ -59,7 +59,7 @@ class MeasuredSide:
             measurements=tuple(measurements),
             # If a mix has batches of different sizes, count requests and not inferences.
             batch_size=sizes.pop() if len(sizes) == 1 else 1,
-            is_decoupled=_is_decoupled(self.inputs),
+            is_decoupled=_is_decoupled(self.inputs) or self.inputs.streams,
         )
 
 
@@ -69,15 +69,16 @@ def open_side(
 ) -> Iterator[MeasuredSide]:
     """Open a side until the context ends. May raise InputError, ServerError or OSError."""
     target, measurement = settings.target, settings.measurement
-    server = Server(target.endpoint)
-    name, version = server.name_and_version()
+    server = Server(target.server)
+    # Servers of OpenAI's API alone say neither their name nor statistics.
+    name, version = ("", "") if target.path else server.name_and_version()
     if settings.perf_analyzer.trace_settings:
         server.update_trace_settings(settings.perf_analyzer.trace_settings)
     inputs = resolved_inputs(settings, server)
     session = Session(
         plan_of(settings, inputs),
         measurement.windows,
-        server=server,
+        server=None if target.path else server,
         bls_models=target.bls_models,
         metrics_url=target.metrics_page,
         metrics_interval_s=target.metrics_interval / 1000,
@@ -94,7 +95,9 @@ def resolved_inputs(settings: RunSettings, server: Server) -> InputPlan:
     The function also makes the first worker's requests, to find errors before any worker starts.
     """
     target = settings.target
-    inputs = resolve_plan(settings.inputs.input_plan(target.endpoint.protocol), server)
+    inputs = settings.inputs.input_plan(target.server.protocol)
+    inputs = replace(inputs, path=target.path, streams=bool(target.path) and target.streaming)
+    inputs = resolve_plan(inputs, server)
     if _is_decoupled(inputs) and not target.streaming:
         raise InputError("a decoupled model needs -i grpc --streaming")
     make_source(inputs, 0, settings.load.workers)
@@ -105,7 +108,7 @@ def plan_of(settings: RunSettings, inputs: InputPlan) -> Plan:
     """Return the workers' plan for resolved inputs."""
     target, load = settings.target, settings.load
     is_decoupled = _is_decoupled(inputs)
-    endpoint = target.endpoint
+    endpoint = target.server
     if target.server_timing:
         endpoint = replace(endpoint, headers=(*endpoint.headers, REQUEST_HEADER))
     return Plan(
@@ -114,6 +117,7 @@ def plan_of(settings: RunSettings, inputs: InputPlan) -> Plan:
         make_source=partial(make_source, inputs),
         workers=load.workers,
         shape=load.shape,
+        path=inputs.path,
         streaming=target.streaming,
         decoupled=is_decoupled,
         checks_responses=not is_decoupled and expects_outputs(inputs),

@@ -104,8 +104,16 @@ class Measurement:
     models: Mapping[str, Measurement] = field(default_factory=dict)
     # Key: a phase, in order of appearance.
     timings: Mapping[str, PhaseTiming] = field(default_factory=dict)
+    # Tokens are the sums of the responses' usage.
+    input_tokens: int = 0
+    output_tokens: int = 0
 
     @property
     def requests_per_s(self) -> float:
         """Successful requests per second; failed and cancelled requests do not count."""
         return self.requests / self.duration_s
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens per second, of inputs and outputs."""
+        return (self.input_tokens + self.output_tokens) / self.duration_s

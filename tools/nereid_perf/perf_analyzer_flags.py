@@ -43,9 +43,6 @@ class PerfAnalyzerFlags:
 
     TOPIC: ClassVar = Topic.PERF_ANALYZER
 
-    service_kind: str = flag(
-        "triton", "triton: any KServe v2 server", _only("triton", "KServe v2 alone is measured")
-    )
     ssl_https_client_certificate_type: str = flag("PEM", "of the certificate: PEM", _PEM)
     ssl_https_private_key_type: str = flag("PEM", "of the key: PEM", _PEM)
     trace_level: tuple[str, ...] = flag(
@@ -68,7 +65,6 @@ class PerfAnalyzerFlags:
         None, "older form of --input-data zero", aliases=("-z",), bare="true"
     )
     dynamic_concurrency: str | None = _ignored("-d", bare="true")
-    endpoint: str | None = _ignored()
     model_signature_name: str | None = _ignored()
     max_threads: str | None = _ignored()
     serial_sequences: str | None = _ignored(bare="true")

@@ -31,7 +31,8 @@ class Plan:
     make_source: picklable; takes a worker's number and the number of workers, once per level in
     each worker process. checks_responses: costs client time; not possible if decoupled.
     max_in_flight: of an open loop, over all workers; response times include the wait for it.
-    streams_per_connection: gRPC calls on a connection, or requests on a stream.
+    streams_per_connection: gRPC calls on a connection, or requests on a stream. path: of calls to
+    OpenAI's API; "" means inference requests.
     """
 
     endpoint: Endpoint
@@ -39,6 +40,7 @@ class Plan:
     make_source: Callable[[int, int], RequestSource]
     workers: int = 1
     shape: LoadShape = field(default_factory=LoadShape)
+    path: str = ""
     streaming: bool = False
     decoupled: bool = False
     compression: Compression = "none"

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
     from nereid_perf.measurement import LoadLevel
 
-_HEADER: Final = "kind,value,intended_ns,sent_ns,first_ns,last_ns,workload,responses,outcome\n"
+_HEADER: Final = (
+    "kind,value,intended_ns,sent_ns,first_ns,last_ns,workload,responses,outcome"
+    ",input_tokens,output_tokens\n"
+)
 
 
 class RecordFile:
@@ -43,9 +46,10 @@ class RecordFile:
         names = {OK: "ok", CANCELLED: "cancelled"}
         names |= {CANCELLED + 1 + number: text for number, text in enumerate(quoted)}
         lines = []
-        for *times, workload, responses, outcome in rows.tolist():
+        for *times, workload, responses, outcome, inputs, outputs in rows.tolist():
             relative = ",".join(str(time - start_ns) if time else "" for time in times)
             lines.append(
-                f"{level.kind},{level.value:g},{relative},{workload},{responses},{names[outcome]}\n"
+                f"{level.kind},{level.value:g},{relative},{workload},{responses},{names[outcome]}"
+                f",{inputs},{outputs}\n"
             )
         self._file.writelines(lines)

@@ -66,6 +66,14 @@ class RunSettings:
             errors.append("--replay has its own times: give no other load")
         if questions.find_max_rate and self.measurement.request_count:
             errors.append("--find-max-rate measures by --measurement-interval: no --request-count")
+        if self.target.path:
+            given = {
+                "--shared-memory": self.inputs.shared_memory != "none",
+                "--replay": self.inputs.replay,
+                "--input-data zero": "zero" in self.inputs.input_data,
+                "--trace-level": self.perf_analyzer.trace_settings,
+            }
+            errors += [f"{name}: not with --endpoint" for name, value in given.items() if value]
         return errors
 
     @property

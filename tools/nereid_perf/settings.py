@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 from nereid.config.flags import Topic, boolean, choice, flag, integer
 from nereid.rpc.net.address import is_address
 from nereid_perf.endpoint import Endpoint, TlsSettings
+from nereid_perf.inputs.text_calls import ENDPOINTS, endpoint_path
 from nereid_perf.load.shape import LoadShape
 from nereid_perf.measurement import LoadLevel
 from nereid_perf.session import WindowSettings
@@ -68,6 +69,10 @@ def _protocol(text: str) -> Any:
     return choice("http", "grpc")(text.lower())
 
 
+def _service_kind(text: str) -> Any:
+    return choice("triton", "openai")(text.lower())
+
+
 def _percentile(text: str) -> str:
     if text == "-1":
         # perf_analyzer's default: the mean.
@@ -100,9 +105,18 @@ class TargetSettings:
         aliases=("-u",),
     )  # fmt: skip
     protocol: str = flag("http", "http or grpc", _protocol, aliases=("-i",))
+    endpoint: str = flag(
+        "", f"of OpenAI's API: {', '.join(ENDPOINTS)}, or a path such as v1/embeddings",
+        endpoint_path,
+    )  # fmt: skip
+    service_kind: str = flag(
+        "", "triton: any KServe v2 server, or openai, whose --endpoint is chat by default",
+        _service_kind,
+    )  # fmt: skip
     streaming: bool = flag(
-        False, "over gRPC streams, as decoupled models need", boolean, bare="true"
-    )
+        False, "over gRPC streams, as decoupled models need; with chat, as events", boolean,
+        bare="true",
+    )  # fmt: skip
     sync: bool = flag(
         False, "accepted for perf_analyzer's sake, as there is one way to send", boolean,
         aliases=("--async", "-a"), bare="true",
@@ -165,8 +179,10 @@ class TargetSettings:
         errors = []
         if not is_address(self._address):
             errors.append(f"--url: '{self.url}': expected host:port or unix:/path")
-        if self.streaming and self.protocol != "grpc":
-            errors.append("--streaming needs -i grpc")
+        if self.path and self.protocol != "http":
+            errors.append("--endpoint needs -i http")
+        if self.streaming and self.protocol != "grpc" and not self.path:
+            errors.append("--streaming needs -i grpc, or --endpoint chat")
         if any(self._pems) and not self._is_secure:
             errors.append("TLS files are given: add --ssl, or https:// to --url")
         if self.collect_metrics and not self.metrics_page.startswith(("http://", "https://")):
@@ -174,7 +190,14 @@ class TargetSettings:
         return errors
 
     @property
-    def endpoint(self) -> Endpoint:
+    def path(self) -> str:
+        """Path of the calls to OpenAI's API; "" for inference requests."""
+        if self.service_kind == "triton":
+            return ""
+        return self.endpoint or (ENDPOINTS["chat"].path if self.service_kind else "")
+
+    @property
+    def server(self) -> Endpoint:
         """Address of the server, with TLS and headers."""
         tls = TlsSettings(*self._pems) if self._is_secure else None
         return Endpoint(cast("Protocol", self.protocol), self._address, tls, self.header)

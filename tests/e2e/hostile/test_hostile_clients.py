@@ -16,6 +16,7 @@ from tests.support.hostile.attack import Attack
 from tests.support.hostile.attacks import ATTACKS, TLS_ATTACKS
 from tests.support.hostile.siege import Report, Siege, siege
 from tests.support.mesh.mesh import Mesh, free_port, running
+from tests.support.models import generators, text_models
 from tests.support.models.e2e_models import DATATYPES, make_repository, save_echo, save_identity
 from tests.support.peers.certificates import rsa_identity
 
@@ -48,6 +49,7 @@ FLAGS = (
     "--grpc-infer-response-compression-level=medium",
     "--allow-client-shm",
     "--console",
+    "--openai-api",
     # What one attack has left is not to count against the next.
     "--shm-idle-secs=1",
     f"--cache-config=local,size={32 << 20}",
@@ -64,6 +66,9 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     save_echo(
         repository, "levels", "dynamic_batching { priority_levels: 2 default_priority_level: 2 }\n"
     )
+    text_models.export(repository / "texts")
+    text_models.export(repository / "ranker", labels=("relevance",))
+    generators.logits_generator(repository / "logits")
     (root / "archives").mkdir()
     managed = (
         "--allow-sagemaker=true",
@@ -91,6 +96,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Siege, Me
     """Another mesh, with TLS at its gRPC port."""
     root = tmp_path_factory.mktemp("secure")
     repository = make_repository(root / "models")
+    text_models.export(repository / "texts")
     key = rsa_identity(root, 4096)
     tls = "--grpc-use-ssl=true", f"--grpc-server-cert={key.cert}", f"--grpc-server-key={key.key}"
     with running(repository, root / "log", *FLAGS, *tls) as mesh, siege(mesh, grpc=False) as begun:

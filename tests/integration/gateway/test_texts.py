@@ -19,6 +19,24 @@ from nereid.core.wire.messages import (
 )
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
+from nereid_gateway.extras.openai.bodies import Body
+from nereid_gateway.extras.openai.endpoints.classification import (
+    ClassifyBody,
+    ModerationBody,
+    PredictBody,
+)
+from nereid_gateway.extras.openai.endpoints.embeddings import (
+    EmbedAllBody,
+    EmbedBody,
+    EmbeddingsBody,
+    PoolingBody,
+)
+from nereid_gateway.extras.openai.endpoints.ranking import RerankBody, ScoreBody, SimilarityBody
+from nereid_gateway.extras.openai.endpoints.tokens import (
+    DecodeBody,
+    DetokenizeBody,
+    TokenizeBody,
+)
 from nereid_gateway.guards.auth.api_key import make_key
 from tests.support.gateway.auth_config import key_entry
 from tests.support.gateway.gateway_http import ask, connect
@@ -28,14 +46,47 @@ from tests.support.waiting import until
 
 INT64_TYPE = 9
 WINDOW = 256
+CALLS: dict[str, tuple[type[Body], dict[str, Any]]] = {
+    "/v1/embeddings": (EmbeddingsBody, {"model": "echo", "input": "cat"}),
+    "/pooling": (PoolingBody, {"model": "echo", "input": "cat"}),
+    "/embed": (EmbedBody, {"model": "echo", "inputs": "cat"}),
+    "/embed_all": (EmbedAllBody, {"model": "echo", "inputs": "cat"}),
+    "/v1/rerank": (RerankBody, {"model": "echo", "query": "cat", "documents": ["dog"]}),
+    "/v2/rerank": (RerankBody, {"model": "echo", "query": "cat", "documents": ["dog"]}),
+    "/score": (ScoreBody, {"model": "echo", "text_1": "cat", "text_2": "cat"}),
+    "/similarity": (
+        SimilarityBody,
+        {"model": "echo", "inputs": {"source_sentence": "cat", "sentences": ["cat"]}},
+    ),
+    "/v1/classify": (ClassifyBody, {"model": "echo", "input": "cat"}),
+    "/predict": (PredictBody, {"model": "echo", "inputs": "cat"}),
+    "/v1/moderations": (ModerationBody, {"model": "echo", "input": "cat"}),
+    "/tokenize": (TokenizeBody, {"model": "echo", "prompt": "cat"}),
+    "/detokenize": (DetokenizeBody, {"model": "echo", "tokens": [5]}),
+    "/decode": (DecodeBody, {"model": "echo", "ids": [5]}),
+}
+TEI_ROUTES = {"/embed", "/embed_all", "/predict", "/similarity", "/decode"}
+WRONG_VALUES: tuple[Any, ...] = (
+    *(None, True, -1, 0, 1 << 31, 1 << 70, 1e308, "", "x", "\0", "\ud800", "m" * 5000),
+    *([], {}, [[]], [None], [True], [1.5], ["a", 1], [1, [1]], [-1], [1 << 70], [[1 << 40]]),
+    *({"a": 1}, [{"text": 1}], [{"text": "a", "b": 1}], [[["a"]]], ["cat"] * 3, [""]),
+)
+WRONG_BODIES = (
+    *(b"", b"null", b"[]", b'"x"', b"{", b"{}", b"\xff", b'{"model":"\xff"}', b"[" * 5000),
+    *(b'{"a":' * 5000, b'{"model":"echo","model":1}', b'{"":1}', b"NaN", b'{"model":"echo"'),
+)
 
 
-def described(model: str, *, version: str = "1", seed: bytes = b"1") -> pb.ModelTextResponse:
+def described(
+    model: str, *, version: str = "1", seed: bytes = b"1", task: str = "embed"
+) -> pb.ModelTextResponse:
     """A text model whose output is the token ids that it gets."""
     config = model_config_pb2.ModelConfig(name=model, backend="onnxruntime", max_batch_size=8)
     config.input.add(name="INPUT0", data_type=INT64_TYPE, dims=[-1])
     config.output.add(name="OUTPUT0", data_type=FP32_TYPE, dims=[-1])
-    text = {"task": "embed", "inputs": {"ids": "INPUT0"}, "normalize": False, "max_tokens": 1024}
+    text: dict[str, Any] = {"task": task, "inputs": {"ids": "INPUT0"}, "max_tokens": 1024}
+    if task == "embed":
+        text["normalize"] = False
     files = {
         "tokenizer.json": text_models.tokenizer().to_str().encode(),
         "text.json": json.dumps(text).encode(),
@@ -319,3 +370,50 @@ async def test_limits_and_restrictions_have_openais_form(tmp_path: Path) -> None
         assert response.content_type == "application/json"
         assert json.loads(response.body)["error"]["code"] == code
     assert b"Retry-After: " in second.head
+
+
+async def test_a_query_counts_for_each_of_its_documents() -> None:
+    asked = {"model": "echo", "query": "cat " * 16_384, "documents": ["dog"] * 1024}
+    async with text_site() as site:
+        site.scheduler.texts["echo"] = described("echo", task="rank")
+        content = json.dumps({**asked, "truncate": True}).encode()
+        response = await ask(site, "POST", "/v1/rerank", content)
+    assert response.status == 400
+    assert "67111936 characters together" in json.loads(response.body)["error"]["message"]
+
+
+def bodies_with_wrong_values() -> list[tuple[str, bytes]]:
+    """Bodies of all routes with each of their fields, in turn, a value of any kind."""
+    bodies: list[tuple[str, bytes]] = []
+    for path, (body_type, fields) in CALLS.items():
+        for name in body_type.__struct_fields__:
+            bodies += [
+                (path, json.dumps({**fields, name: value}).encode()) for value in WRONG_VALUES
+            ]
+        bodies += [(path, content) for content in WRONG_BODIES]
+    return bodies
+
+
+def is_error(path: str, document: dict[str, Any]) -> bool:
+    """Whether this is an error of the API that a route belongs to."""
+    if path in TEI_ROUTES or "error_type" in document:
+        # TEI's bodies are known by their fields on routes that it shares with other APIs.
+        own = path in TEI_ROUTES or "rerank" in path or path == "/tokenize"
+        return own and document.keys() == {"error", "error_type"}
+    if path == "/v2/rerank":
+        return document.keys() == {"message"}
+    error: dict[str, Any] = document["error"]
+    return error.keys() == {"message", "type", "param", "code"}
+
+
+async def test_values_of_any_kind_are_served_or_refused_in_the_apis_form() -> None:
+    async with text_site() as site:
+        for path, content in bodies_with_wrong_values():
+            response = await ask(site, "POST", path, content)
+            found = path, content[:200], response.status, response.body[:300]
+            assert response.status in {200, 400, 404}, found
+            if response.status != 200:
+                assert is_error(path, json.loads(response.body)), found
+        # It goes on.
+        response = await ask(site, "POST", "/v1/embeddings", body("echo", "cat"))
+        assert response.status == 200

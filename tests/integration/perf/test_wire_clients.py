@@ -119,6 +119,33 @@ async def test_requests_succeed_with_all_their_times(kind: str, compression: str
     assert server.model.counts.requests == 20
 
 
+async def test_a_stream_of_text_has_a_first_token_and_its_usage() -> None:
+    head = (
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    usage = b'{"choices":[],"usage":{"prompt_tokens":4,"completion_tokens":2}}'
+    events = [b'{"choices":[{"delta":{"content":"%b"}}]}' % text for text in (b"", b"a", b"b")]
+
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        requests.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(head)
+        for event in (*events, usage, b"[DONE]"):
+            writer.write(b"%x\r\ndata: %b\n\n\r\n" % (len(event) + 8, event))
+        writer.write(b"0\r\n\r\n")
+        await reader.read()
+        writer.close()
+
+    requests: list[bytes] = []
+    server = await asyncio.start_server(respond, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()[:2]
+    async with server, _site(_plan("http", f"{host}:{port}", path="/v1/chat/completions")) as site:
+        (sent,) = site.send()
+        assert await site.outcomes([sent]) == [""]
+    assert requests[0].startswith(b"POST /v1/chat/completions HTTP/1.1\r\n")
+    assert (sent.responses, sent.input_tokens, sent.output_tokens) == (2, 4, 2)
+    assert 0 < sent.first_ns <= sent.last_ns
+
+
 @kinds
 async def test_more_than_there_are_connections_for_get_some(kind: str) -> None:
     server = MockServer(MockModel(), ServiceTimes(_MS))

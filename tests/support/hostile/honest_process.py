@@ -1,11 +1,11 @@
 """Honest clients in a process of their own.
 
-python -m tests.support.hostile.honest_process HTTP [GRPC]
+python -m tests.support.hostile.honest_process HTTP [GRPC] [--texts]
 
-They ask for health (each time on a new connection, and on one that is kept) and for small
-inferences over both protocols, check each answer, and note how long they waited. `begin` on
-standard input starts a measurement; `end` finishes it, once each client has had one more answer,
-and prints it as JSON.
+They ask for health (each time on a new connection, and on one that is kept), for small inferences
+over both protocols and for vectors of texts, check each answer, and note how long they waited.
+`begin` on standard input starts a measurement; `end` finishes it, once each client has had one more
+answer, and prints it as JSON.
 """
 
 from __future__ import annotations
@@ -95,8 +95,8 @@ def _check(found: object, expected: object) -> None:
 
 
 class HonestClients:
-    def __init__(self, http: str, grpc_address: str = "") -> None:
-        """grpc_address: with none, all is over HTTP."""
+    def __init__(self, http: str, grpc_address: str = "", *, texts: bool = False) -> None:
+        """grpc_address: with none, all is over HTTP. texts: whether to ask for vectors."""
         self._http, self._number = http, 0
         self.measurement = Measurement()
         kept = _KeptHttp(http)
@@ -109,6 +109,10 @@ class HonestClients:
             ("infer JSON", lambda: self._infer_json(text, 8), 0.06),
             ("infer 40 KB of JSON", lambda: self._infer_json(long_text, 5_000), 0.1),
         ]
+        if texts:
+            vectors = _KeptHttp(http)
+            self._vectors: list[list[float]] = []
+            self.clients.append(("vectors of texts", lambda: self._embed(vectors), 0.05))
         if grpc_address:
             channel = grpc.aio.insecure_channel(grpc_address)
             self._infer: Any = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
@@ -152,6 +156,18 @@ class HonestClients:
         status, body = await connection.ask((head + text).encode())
         _check(status, 200)
         _check(json.loads(body)["outputs"][0]["data"], values)
+
+    async def _embed(self, connection: _KeptHttp) -> None:
+        text = b'{"model":"texts","inputs":["the cat","rain rose"]}'
+        head = f"POST /embed HTTP/1.1\r\nHost: x\r\nContent-Length: {len(text)}\r\n\r\n"
+        status, body = await connection.ask(head.encode() + text)
+        _check(status, 200)
+        # Batches of other lengths change the last digits.
+        vectors = json.loads(body)
+        self._vectors = self._vectors or vectors
+        pairs = zip(vectors, self._vectors, strict=True)
+        differences = [abs(a - b) for pair in pairs for a, b in zip(*pair, strict=True)]
+        _check([each for each in differences if each > 1e-4], [])
 
     async def _infer_grpc(self) -> None:
         tensor = struct.pack("<8f", *([self._next()] * 8))
@@ -210,7 +226,8 @@ def _report(document: dict[str, Any]) -> None:
 
 
 async def main() -> None:
-    clients = HonestClients(*sys.argv[1:3])
+    addresses = [argument for argument in sys.argv[1:] if argument != "--texts"]
+    clients = HonestClients(*addresses, texts="--texts" in sys.argv)
     commands = await _standard_input()
     while await commands.readline():
         clients.measurement, ended = Measurement(), asyncio.Event()

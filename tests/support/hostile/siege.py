@@ -74,8 +74,9 @@ class Siege:
         """grpc: whether the honest clients use it."""
         self._mesh = mesh
         addresses = [mesh.http, mesh.grpc] if grpc else [mesh.http]
+        texts = ["--texts"] if "--openai-api" in mesh.flags else []
         self._honest = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.hostile.honest_process", *addresses],
+            [sys.executable, "-m", "tests.support.hostile.honest_process", *addresses, *texts],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=_ROOT,

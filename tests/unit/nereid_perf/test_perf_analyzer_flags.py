@@ -10,7 +10,13 @@ from nereid_perf.run_settings import RunSettings, read_run_settings
 # The flags of perf_analyzer --help, each with a value that it takes there; the deprecated ones too.
 FLAGS = (
     *("-m x", "-x 1", "--bls-composing-models=a:3,b", "--model-signature-name=serving_default"),
-    *("--service-kind=triton", "--endpoint=v1/chat/completions", "-v", "-v -v"),
+    *(
+        "--service-kind=triton",
+        "--service-kind openai",
+        "--endpoint=v1/chat/completions",
+        "-v",
+        "-v -v",
+    ),
     *("-a", "--async", "--sync", "-p 5000", "--measurement-interval=5000"),
     *("--measurement-mode=count_windows", "--measurement-request-count=50"),
     *("--concurrency-range=1:4:1", "--periodic-concurrency-range=1:4:1", "--request-period=10"),
@@ -78,7 +84,7 @@ def test_older_forms_mean_what_they_meant() -> None:
     assert _input_data(_read("-m", "x", "-z")) == ("zero",)
     assert _input_data(_read("-m", "x", "--data-directory", "files")) == ("files",)
     assert _read("-m", "x", "--percentile=-1").measurement.windows.percentile is None
-    assert _read("-m", "x", "-i", "gRPC").target.endpoint.protocol == "grpc"
+    assert _read("-m", "x", "-i", "gRPC").target.server.protocol == "grpc"
 
 
 def test_trace_settings_are_those_of_the_server() -> None:
@@ -91,7 +97,23 @@ def test_trace_settings_are_those_of_the_server() -> None:
 
 
 @pytest.mark.parametrize(
-    "flags", ["--service-kind=openai", "--ssl-https-private-key-type=DER", "--shared-memory=cuda"]
+    ("flags", "path"),
+    [
+        ("", ""),
+        ("--service-kind=openai", "/v1/chat/completions"),
+        ("--service-kind=openai --endpoint=v1/embeddings", "/v1/embeddings"),
+        ("--endpoint=rerank", "/v1/rerank"),
+        # As in perf_analyzer, where the endpoint counts with openai alone.
+        ("--service-kind=triton --endpoint=v1/chat/completions", ""),
+    ],
+)
+def test_the_service_and_its_endpoint(flags: str, path: str) -> None:
+    assert _read("-m", "x", *flags.split()).target.path == path
+
+
+@pytest.mark.parametrize(
+    "flags",
+    ["--service-kind=torchserve", "--ssl-https-private-key-type=DER", "--shared-memory=cuda"],
 )
 def test_what_cannot_be_done_is_refused(flags: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as refused:

@@ -36,6 +36,10 @@ def test_ranges_are_the_questions() -> None:
         (("--replay=trace", "--find-max-rate", "--slo=p99=1ms"), "give no load"),
         (("--replay=trace", "--periodic-concurrency-range=1:2:1"), "give no other load"),
         (("--find-max-rate", "--slo=p99=1ms", "--request-count=9"), "no --request-count"),
+        (("--endpoint=chat", "--replay=trace"), "--replay: not with --endpoint"),
+        (("--endpoint=chat", "--input-data=zero"), "zero: not with --endpoint"),
+        (("--endpoint=chat", "-i", "grpc"), "--endpoint needs -i http"),
+        (("--streaming",), "--streaming needs -i grpc, or --endpoint chat"),
         (("--json=/nowhere/at/all.json",), "--json: there is no directory '/nowhere/at'"),
     ],
 )

@@ -42,7 +42,7 @@ def _measurement(*argv: str) -> MeasurementSettings:
     ],
 )
 def test_where_the_server_is(argv: tuple[str, ...], endpoint: Endpoint) -> None:
-    assert _target(*argv).endpoint == endpoint
+    assert _target(*argv).server == endpoint
 
 
 def test_the_metrics_page_is_read_where_it_is_asked_for() -> None:

@@ -53,7 +53,8 @@ class InputPlan:
     sequences: open at a time, over all workers; `None` means as many as requests in flight.
     sequence_ids: first and last id. text_ids: `None` means that the model's control input decides.
     distinct_inputs: number of different random requests. region_prefix: "" means no shared memory.
-    output_region_bytes: of a variable output, per element of a batch.
+    output_region_bytes: of a variable output, per element of a batch. path: of calls to OpenAI's
+    API; "" means inference requests. streams: whether these calls ask for streams.
     """
 
     protocol: Literal["http", "grpc"]
@@ -70,3 +71,5 @@ class InputPlan:
     traces: tuple[str, ...] = ()
     region_prefix: str = ""
     output_region_bytes: int = 102_400
+    path: str = ""
+    streams: bool = False

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from nereid_perf.inputs.errors import InputError
 from nereid_perf.inputs.plan import ModelPlan
 from nereid_perf.inputs.signature import ModelSignature, signature_of
+from nereid_perf.inputs.text_calls import make_calls
 from nereid_perf.inputs.trace.reading import models_in_traces
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class MetadataServer(Protocol):
 
 def resolve_plan(plan: InputPlan, server: MetadataServer) -> InputPlan:
     """Complete the plan with metadata and its traces' models. May raise InputError."""
+    if plan.path:
+        return _with_rows(plan)
     models = plan.models
     if plan.traces:
         if plan.region_prefix:
@@ -48,6 +51,16 @@ def resolve_plan(plan: InputPlan, server: MetadataServer) -> InputPlan:
     )
     _check(models)
     return replace(plan, models=models)
+
+
+def _with_rows(plan: InputPlan) -> InputPlan:
+    """Return a plan of calls, with their rows as batch sizes; no model: the bodies name it."""
+    plan = replace(plan, models=plan.models or (ModelPlan(""),))
+    models = []
+    for index, model in enumerate(plan.models):
+        rows = {call.rows for call in make_calls(plan, index)}
+        models.append(replace(model, batch_size=rows.pop() if len(rows) == 1 else 1))
+    return replace(plan, models=tuple(models))
 
 
 def new_region_prefix() -> str:

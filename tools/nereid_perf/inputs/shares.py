@@ -12,7 +12,7 @@ from nereid_perf.request import Request
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nereid_perf.inputs.encoding import Encoder
+    from nereid_perf.inputs.encoding import Encoder, RequestTemplate
     from nereid_perf.inputs.plan import InputPlan, ModelPlan
     from nereid_perf.inputs.sequences import SequenceIds, SequenceStep
     from nereid_perf.inputs.workload import Workload
@@ -60,14 +60,16 @@ class Share(Protocol):
 class PlainShare:
     """The model's requests in turn; each worker begins with a different request."""
 
-    def __init__(self, workload: Workload, place: Place, ids: RequestIds | None) -> None:
+    def __init__(
+        self, templates: Sequence[RequestTemplate], place: Place, ids: RequestIds | None = None
+    ) -> None:
         self._place = place
         self._ids = ids
         self._draining = False
-        count = len(workload.templates)
+        count = len(templates)
         first = count * place.worker // place.workers
         turns = [*range(first, count), *range(first)]
-        self._templates = workload.templates
+        self._templates = templates
         self._turns = cycle(turns)
         self._ready = cycle([self._request(turn) for turn in (turns if ids is None else ())])
 

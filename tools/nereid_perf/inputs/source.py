@@ -12,6 +12,7 @@ from nereid_perf.inputs.mix import Deck
 from nereid_perf.inputs.replay import ReplaySource
 from nereid_perf.inputs.sequences import SequenceIds
 from nereid_perf.inputs.shares import MADE_UP, Place, PlainShare, RequestIds, SequenceShare
+from nereid_perf.inputs.text_calls import make_calls
 from nereid_perf.inputs.workload import make_workload
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from nereid_perf.inputs.regions import Region
     from nereid_perf.inputs.shares import Share
     from nereid_perf.inputs.tensors import Tensor
+    from nereid_perf.inputs.text_calls import TextCall
     from nereid_perf.inputs.workload import Workload
     from nereid_perf.request import Request, RequestSource
 
@@ -37,22 +39,29 @@ def make_source(plan: InputPlan, worker: int = 0, workers: int = 1) -> RequestSo
     ids = RequestIds(worker) if plan.request_ids else None
     shares: list[Share] = []
     expected: list[list[tuple[Tensor, ...]]] = []
+    if plan.path:
+        places = [Place(plan, index, worker, workers) for index in range(len(plan.models))]
+        shares += map(PlainShare, _calls(plan), places)
+        return MixedSource(plan, shares, _deck(plan, worker), expected)
     for index, (model, workload) in enumerate(zip(plan.models, _workloads(plan), strict=True)):
         place = Place(plan, index, worker, workers)
         assert model.signature is not None, "the plan is resolved"
         if model.signature.is_sequence:
             shares.append(SequenceShare(workload, place, sequence_ids, ids))
         else:
-            shares.append(PlainShare(workload, place, ids))
+            shares.append(PlainShare(workload.templates, place, ids))
         expected.append(workload.expected)
+    return MixedSource(plan, shares, _deck(plan, worker), expected)
+
+
+def _deck(plan: InputPlan, worker: int) -> Deck:
     weights = [model.weight for model in plan.models]
-    deck = Deck(weights, Random(f"{plan.seed}/{worker}"))  # noqa: S311 - no secret
-    return MixedSource(plan, shares, deck, expected)
+    return Deck(weights, Random(f"{plan.seed}/{worker}"))  # noqa: S311 - no secret
 
 
 def expects_outputs(plan: InputPlan) -> bool:
     """Return whether the plan has expected outputs for find_mismatch(). May raise InputError."""
-    if plan.traces or all(model.input_data in MADE_UP for model in plan.models):
+    if plan.traces or plan.path or all(model.input_data in MADE_UP for model in plan.models):
         return False
     return any(any(workload.expected) for workload in _workloads(plan))
 
@@ -72,6 +81,11 @@ def _workloads(plan: InputPlan) -> tuple[Workload, ...]:
     return tuple(
         make_workload(plan, index)._replace(regions=()) for index in range(len(plan.models))
     )
+
+
+@lru_cache(1)
+def _calls(plan: InputPlan) -> tuple[list[TextCall], ...]:
+    return tuple(make_calls(plan, index) for index in range(len(plan.models)))
 
 
 class MixedSource:

@@ -151,6 +151,10 @@ def _client_lines(server: MeasuredServer, measurement: Measurement) -> Iterator[
     if server.is_decoupled:
         responses = measurement.responses / measurement.duration_s
         yield f"Response Throughput: {responses:.6g} infer/sec"
+    if measurement.input_tokens or measurement.output_tokens:
+        inputs = measurement.input_tokens / measurement.duration_s
+        outputs = measurement.output_tokens / measurement.duration_s
+        yield f"Token Throughput: {inputs:.6g} input/sec, {outputs:.6g} output/sec"
     yield (
         f"Avg latency: {mean_us(response):.0f} usec"
         f" (standard deviation {deviation_us(response):.0f} usec)"
@@ -160,7 +164,8 @@ def _client_lines(server: MeasuredServer, measurement: Measurement) -> Iterator[
     if measurement.level.kind != CONCURRENCY:
         yield f"Service time (from sending): {_two(measurement.latencies.service)}"
     if server.is_decoupled:
-        yield f"First response: {_two(measurement.latencies.first)}"
+        first = "Time to first token" if measurement.output_tokens else "First response"
+        yield f"{first}: {_two(measurement.latencies.first)}"
         yield f"Between responses: {_two(measurement.latencies.between)}"
     yield from _failure_lines(measurement)
     yield from _cost_lines(measurement)

@@ -1,6 +1,6 @@
 """Names of a measurement's figures in flags, and the units of limits on the figures.
 
-rate, responses          per second
+rate, responses, tokens  per second
 errors                   share of the requests that failed
 p50, p99.9, avg, max     response time: from the intended time to the last response
 service_p99, ...         service time: from the writing to the socket to the last response
@@ -32,8 +32,8 @@ _DISTRIBUTION: Final = re.compile(
 _QUANTITY: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(ns|us|ms|s|%|/s)?")
 _US: Final = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}
 _NAMES: Final = (
-    "expected rate, responses, errors, p50, p99, avg, max, service_p99, ttft, itl, cpu, queue,"
-    " compute_input, compute_infer or compute_output"
+    "expected rate, responses, tokens, errors, p50, p99, avg, max, service_p99, ttft, itl, cpu,"
+    " queue, compute_input, compute_infer or compute_output"
 )
 
 
@@ -169,6 +169,7 @@ _PLAIN: Final[Mapping[str, tuple[Unit, Callable[[Measurement], float | None]]]] 
         Unit.PER_SECOND,
         lambda measurement: measurement.responses / measurement.duration_s,
     ),
+    "tokens": (Unit.PER_SECOND, lambda measurement: measurement.tokens_per_s),
     "errors": (Unit.SHARE, error_share),
     "cpu": (Unit.MICROSECONDS, lambda measurement: measurement.client.cpu_us),
     "queue": (Unit.MICROSECONDS, _of_server("queue_us")),

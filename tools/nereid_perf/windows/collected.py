@@ -194,6 +194,8 @@ def _measurement(
     return Measurement(
         requests=len(good),
         responses=int(good["responses"].sum()),
+        input_tokens=int(good["input_tokens"].sum()),
+        output_tokens=int(good["output_tokens"].sum()),
         failures={texts[outcome - FAILED]: failed[outcome] for outcome in sorted(failed)},
         cancelled=int((timed["outcome"] == CANCELLED).sum()),
         latencies=Latencies(

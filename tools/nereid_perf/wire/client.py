@@ -14,16 +14,19 @@ class PendingRequest:
     """A request in flight. Times are in ns of the monotonic clock, and 0 until they are known.
 
     carrier: connection or stream; `None` while the request waits. json_bytes: of the response.
+    Tokens are those that the response says, or 0.
     """
 
     __slots__ = (
         "between",
         "carrier",
         "first_ns",
+        "input_tokens",
         "intended_ns",
         "json_bytes",
         "last_ns",
         "message",
+        "output_tokens",
         "request",
         "responses",
         "sent_ns",
@@ -42,6 +45,8 @@ class PendingRequest:
         self.message = b""
         self.json_bytes = 0
         self.server_timing = ""
+        self.input_tokens = 0
+        self.output_tokens = 0
 
     def on_response(self, now_ns: int) -> None:
         """Note the time of a response."""

@@ -17,6 +17,7 @@ from nereid_perf.wire.dials import Dials
 from nereid_perf.wire.http_requests import HttpRequests
 from nereid_perf.wire.kept_bytes import KeptBytes
 from nereid_perf.wire.response_head import PlainHeads, ResponseParser
+from nereid_perf.wire.text_responses import TextEvents, error_text, read_usage
 
 if TYPE_CHECKING:
     from nereid.rpc.net.dialing import Dialer
@@ -42,8 +43,9 @@ class HttpClient:
         self._dials = Dials(plan, on_end, self._connect)
         self._all_lost = asyncio.Event()
         self.keeps_messages = plan.checks_responses
-        # With checks or timings, heads differ and cannot be recognised by their bytes.
-        self.reads_heads = plan.checks_responses or plan.server_timing
+        self.reads_usage = bool(plan.path)
+        # With checks, timings or usage, responses differ and are read.
+        self.reads_heads = plan.checks_responses or plan.server_timing or self.reads_usage
 
     async def open(self, in_flight: int) -> None:
         """Open connections for this number of requests in flight. May raise OSError."""
@@ -124,6 +126,7 @@ class _HttpConnection(asyncio.Protocol):
         self._missing = 0
         # For a response that PlainHeads does not know, or whose head came in pieces.
         self._parser: ResponseParser | None = None
+        self._events: TextEvents | None = None
         self._transport: asyncio.Transport
         self._descriptor = -1
 
@@ -205,12 +208,15 @@ class _HttpConnection(asyncio.Protocol):
             pending.last_ns = now
             self._client.on_end(pending, f"not HTTP: {error}")
             return
+        if parser.is_stream and parser.status == _OK:
+            self._read_events(parser, pending, now)
         if not parser.complete:
             return
-        self._parser = None
+        failure = self._failure(parser, pending)
+        self._parser = self._events = None
         self.pending = None
         pending.last_ns = now
-        pending.responses = 1
+        pending.responses = max(1, pending.responses)
         pending.server_timing = parser.server_timing
         if self._keeps:
             pending.message, pending.json_bytes = b"".join(parser.body), parser.json_bytes
@@ -218,14 +224,31 @@ class _HttpConnection(asyncio.Protocol):
             self._client.on_free(self)
         else:
             self._transport.close()
-        self._client.on_end(pending, "" if parser.status == _OK else _error_of(parser))
+        self._client.on_end(pending, failure)
+
+    def _read_events(self, parser: ResponseParser, pending: PendingRequest, now: int) -> None:
+        if self._events is None:
+            self._events = TextEvents()
+        content = b"".join(parser.body)
+        parser.body.clear()
+        self._events.feed(pending, content, now)
+
+    def _failure(self, parser: ResponseParser, pending: PendingRequest) -> str:
+        """Return why a complete response is an error, or ""; note its usage."""
+        if parser.status != _OK:
+            return _error_of(parser)
+        if self._events is not None:
+            return self._events.error
+        if self._client.reads_usage:
+            read_usage(pending, b"".join(parser.body))
+        return ""
 
 
 def _error_of(parser: ResponseParser) -> str:
     body = b"".join(parser.body)
     try:
         document: Any = parse_document(body)
-        text = str(document["error"])
+        text = error_text(document["error"])
     except (ValueError, KeyError, TypeError):
         text = body.decode("utf-8", "replace")
     return f"HTTP {parser.status}: {text[:_MAX_ERROR_LENGTH]}"

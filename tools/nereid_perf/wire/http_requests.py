@@ -36,11 +36,16 @@ class HttpRequests:
         return b"%s%sContent-Length: %d\r\n\r\n%s" % (head, kind, len(body), body)
 
 
-def _head(plan: Plan, workload: Workload) -> bytes:
+def _infer_path(workload: Workload) -> str:
     path = f"/v2/models/{quote(workload.model, safe='')}"
     if workload.version:
         path += f"/versions/{quote(workload.version, safe='')}"
-    lines = [f"POST {path}/infer HTTP/1.1", f"Host: {authority_of(plan.endpoint.address)}"]
+    return f"{path}/infer"
+
+
+def _head(plan: Plan, workload: Workload) -> bytes:
+    path = plan.path or _infer_path(workload)
+    lines = [f"POST {path} HTTP/1.1", f"Host: {authority_of(plan.endpoint.address)}"]
     if plan.compression != "none":
         lines += [
             f"Content-Encoding: {plan.compression}",

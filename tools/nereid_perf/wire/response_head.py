@@ -11,6 +11,7 @@ from nereid_perf.server_stats.server_timing import HEADER
 _OK: Final = 200
 _SERVER_TIMING: Final = HEADER.encode()
 _MAX_HEADS: Final = 64
+_EVENT_STREAM: Final = b"text/event-stream"
 
 
 class ResponseParser:
@@ -23,6 +24,7 @@ class ResponseParser:
         self.content_length = -1
         self.json_bytes = 0
         self.server_timing = ""
+        self.is_stream = False
         self.body: list[bytes] = []
         self._parser = httptools.HttpResponseParser(self)
 
@@ -37,6 +39,8 @@ class ResponseParser:
             self.content_length = int(value)
         elif key == b"inference-header-content-length":
             self.json_bytes = int(value)
+        elif key == b"content-type":
+            self.is_stream = value.lower().startswith(_EVENT_STREAM)
         elif key == _SERVER_TIMING:
             # Several headers with this name count as one, with commas.
             texts = filter(None, (self.server_timing, value.decode("latin-1")))

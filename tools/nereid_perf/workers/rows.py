@@ -34,6 +34,8 @@ ROW: Final = np.dtype(
         ("workload", np.int64),
         ("responses", np.int64),
         ("outcome", np.int64),
+        ("input_tokens", np.int64),
+        ("output_tokens", np.int64),
     ]
 )
 # `gap`: time between two responses. `last`: when the second one arrived.
@@ -63,6 +65,8 @@ class RowWriter:
                 workload,
                 pending.responses,
                 outcome,
+                pending.input_tokens,
+                pending.output_tokens,
             )
         )
         if pending.server_timing and outcome == OK:

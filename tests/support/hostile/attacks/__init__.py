@@ -15,6 +15,7 @@ from tests.support.hostile.attacks import (
     messages,
     requests,
     shared_memory,
+    texts,
     timelines,
     unfinished,
 )
@@ -36,4 +37,5 @@ ATTACKS: tuple[Attack, ...] = (
     *managed_ports.ATTACKS,
     *memory.ATTACKS,
     *shared_memory.ATTACKS,
+    *texts.ATTACKS,
 )

@@ -32,6 +32,13 @@ def test_a_level_reads_as_perf_analyzer_s() -> None:
     ]
 
 
+def test_tokens_are_counted_where_responses_say_them() -> None:
+    level = replace(measured(concurrency(1), [1000]), input_tokens=50, output_tokens=20)
+    lines = level_lines(perf_results.server(level, is_decoupled=True), level)
+    assert "    Token Throughput: 50 input/sec, 20 output/sec" in lines
+    assert any(line.startswith("    Time to first token: ") for line in lines)
+
+
 def test_what_else_there_is_to_say_of_a_level() -> None:
     level = replace(
         measured(

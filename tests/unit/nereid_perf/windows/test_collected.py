@@ -26,8 +26,8 @@ def _report(
     delayed: int = 0,
     final: bool = False,
 ) -> Report:
-    """rows: intended, sent, first, last in ms, then workload, responses, outcome."""
-    scaled = [(*(each * MS for each in row[:4]), *row[4:]) for row in rows]
+    """rows: intended, sent, first, last in ms, then workload, responses, outcome[, tokens]."""
+    scaled = [(*(each * MS for each in row[:4]), *(*row[4:], 0, 0)[:5]) for row in rows]
     return Report(
         until_ns=round(until_s * S),
         cpu_s=cpu_s,
@@ -70,6 +70,15 @@ def test_requests_are_counted_by_their_end() -> None:
     assert (measurement.requests, measurement.responses) == (2, 3)
     assert measurement.duration_s == 1
     assert measurement.requests_per_s == 2
+
+
+def test_tokens_are_those_of_requests_that_succeeded() -> None:
+    collected = Collected(1)
+    ended = (1100, 1100, 1200, 1300, 0, 1)
+    collected.add(0, _report(3, (*ended, OK, 5, 2), (*ended, OK, 6, 0), (*ended, CANCELLED, 9, 9)))
+    measurement = _measured(collected)
+    assert (measurement.input_tokens, measurement.output_tokens) == (11, 2)
+    assert measurement.tokens_per_s == 13
 
 
 def test_an_open_loops_latencies_are_those_of_all_that_were_intended() -> None:

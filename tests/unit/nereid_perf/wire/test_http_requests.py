@@ -46,6 +46,11 @@ def test_a_request_of_json_alone_goes_to_its_workload() -> None:
     assert not any("Inference-Header" in line for line in lines)
 
 
+def test_calls_of_openais_api_have_one_path() -> None:
+    lines, _ = _split(_plan(Workload("a"), path="/v1/embeddings"), Request(b"{}"))
+    assert lines[0] == "POST /v1/embeddings HTTP/1.1"
+
+
 def test_a_compressed_body_has_its_own_length() -> None:
     lines, body = _split(_plan(Workload("a"), compression="gzip"), Request(b"{}" * 500))
     assert zlib.decompress(body, 31) == b"{}" * 500

@@ -17,7 +17,7 @@ def test_a_row_has_all_times_and_is_taken_once() -> None:
     writer = RowWriter()
     writer.add(_pending(10, 20, 30, 45), OK)
     rows, gaps, texts = writer.take()
-    assert rows_of(rows).tolist() == [(10, 20, 30, 45, 2, 2, OK)]
+    assert rows_of(rows).tolist() == [(10, 20, 30, 45, 2, 2, OK, 0, 0)]
     assert gaps_of(gaps).tolist() == [(45, 2, 15)]
     assert texts == []
     assert writer.take() == (b"", b"", [])

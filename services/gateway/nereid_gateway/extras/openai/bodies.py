@@ -28,6 +28,9 @@ _PLACE: Final = re.compile(r" - at `\$\.?(?P<path>.*?)`\Z", re.DOTALL)
 
 # Smaller responses are not compressed: all of OpenAI's clients accept it, and few mean it.
 _COMPRESS_BYTES: Final = 16 << 10
+# Elements of a field, as many as OpenAI takes tokens in a call. The event loop unpickles what a
+# decoder process returns.
+_MAX_ELEMENTS: Final = 300_000
 
 
 class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -82,7 +85,9 @@ def decode_job(
 def decode(content: Blob, body_type: type[Decoded]) -> Decoded:
     """Return a decoded body; raise InvalidArgument if it is invalid."""
     try:
-        return msgspec.json.decode(content, type=body_type)
+        body = msgspec.json.decode(content, type=body_type)
+        _check_elements(body)
+        return body
     except msgspec.ValidationError as error:
         raise _explained(str(error)) from None
     except (msgspec.DecodeError, RecursionError) as error:
@@ -90,6 +95,20 @@ def decode(content: Blob, body_type: type[Decoded]) -> Decoded:
             f"We could not parse the JSON body of your request: {error}. The API expects a JSON"
             " object."
         ) from None
+
+
+def _check_elements(body: Body) -> None:
+    for name in body.__struct_fields__:
+        value = getattr(body, name)
+        if not isinstance(value, list | dict):
+            continue
+        count = len(value) + sum(len(each) for each in value if isinstance(each, list))
+        if count > _MAX_ELEMENTS:
+            raise InvalidParameter(
+                name,
+                f"'{name}' has {count} elements, more than {_MAX_ELEMENTS}; send several requests.",
+                "array_above_max_length",
+            )
 
 
 def convert(value: Any, struct: type[Struct], path: str) -> Struct:

@@ -40,6 +40,9 @@ _LOOP_CHARACTERS: Final = 1024
 # Texts of one job, after which other clients have their turn.
 _JOB_CHARACTERS: Final = 128 << 10
 _JOB_TEXTS: Final = 256
+# Characters of a call's texts, as many as the largest body may have. A query counts for each of its
+# documents.
+_MAX_CHARACTERS: Final = 64 << 20
 # Limit of tokens for models whose files say none.
 _MAX_TOKENS: Final = 131_072
 # How often a call is done again because its model was replaced meanwhile.
@@ -141,11 +144,19 @@ class TextCall:
         special: whether special tokens are added to texts.
         """
         begun_ns = monotonic_ns()
-        if model.is_read() and sum(map(_size_of, texts)) <= _LOOP_CHARACTERS:
+        sizes = [*map(_size_of, texts)]
+        characters = sum(sizes)
+        if characters > _MAX_CHARACTERS:
+            raise InvalidParameter(
+                limit.parameter,
+                f"The texts, or pairs of texts, have {characters} characters together, more than"
+                f" {_MAX_CHARACTERS}; send several requests.",
+            )
+        if model.is_read() and characters <= _LOOP_CHARACTERS:
             rows = rows_of(model, texts, limit, special=special)
         else:
             rows = []
-            for begin, end, size in split_jobs([*map(_size_of, texts)]):
+            for begin, end, size in split_jobs(sizes):
                 job = texts[begin:end]
 
                 def tokenize(job: Sequence[Any] = job, begin: int = begin) -> list[Row]:

@@ -83,3 +83,10 @@ def test_all_forms_of_inputs_are_lists_of_texts_or_tokens() -> None:
     for wrong in ([], ["a", 1], [[1], "a"], [[]], ["a", "b", "c"]):
         with pytest.raises(InvalidParameter):
             bodies.texts_of(wrong, max_texts=2)
+
+
+@pytest.mark.parametrize("items", [b"[]," * (1 << 20) + b"[]", b"[%b]" % (b"7," * 300_000 + b"7")])
+def test_lists_of_too_many_elements_are_refused(items: bytes) -> None:
+    with pytest.raises(InvalidParameter, match="more than 300000") as refused:
+        bodies.decode(b'{"model":"m","input":[%b]}' % items, EmbeddingsBody)
+    assert refused.value.parameter == "input"

@@ -15,7 +15,7 @@ import orjson
 
 from nereid.core.errors import Internal
 from nereid.text.mapping import EMBED, RANK
-from nereid_gateway.extras.openai.calls import TruncationFields
+from nereid_gateway.extras.openai.calls import TruncationFields, split_jobs
 from nereid_gateway.extras.openai.endpoints.embeddings import priority_of, usage
 from nereid_gateway.extras.openai.errors import InvalidParameter, tei_error
 from nereid_gateway.extras.openai.texts import outputs
@@ -223,6 +223,10 @@ class OpenAiRanking:
                 texts, numbers = _distinct(pairs, model)
                 rows = await call.rows(model, texts, limit)
                 vectors = await call.infer(rows, partial(self._vector, model))
+                if len(set(map(len, vectors))) > 1:
+                    raise InvalidParameter(
+                        "model", f"The vectors of the model '{model.name}' differ in length."
+                    )
                 return [float(vectors[first] @ vectors[second]) for first, second in numbers]
             rows = await call.rows(model, pairs, limit)
             activation = "none" if raw else model.mapping.activation
@@ -252,10 +256,15 @@ async def _shortened(
     if max_tokens < 1:
         raise InvalidParameter("max_tokens_per_doc", "'max_tokens_per_doc' must be at least 1.")
     tokenizer = await call.tokenizer(model)
-    size = sum(len(second) for _, second in pairs)
-    return await call.run(
-        size, lambda: [(first, tokenizer.shorten(second, max_tokens)) for first, second in pairs]
-    )
+    documents = [second for _, second in pairs]
+    shortened: list[str] = []
+    for begin, end, size in split_jobs([*map(len, documents)]):
+
+        def shorten(begin: int = begin, end: int = end) -> list[str]:
+            return [tokenizer.shorten(text, max_tokens) for text in documents[begin:end]]
+
+        shortened += await call.run(size, shorten)
+    return [(first, text) for (first, _), text in zip(pairs, shortened, strict=True)]
 
 
 def _documents(body: RerankBody) -> list[str]:

@@ -5,6 +5,7 @@ All functions block; work_pool.py runs them in threads. The library releases the
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 
     # A text, or a pair of texts for a ranker.
     Text = str | tuple[str, str]
+
+# The library's own threads serve one caller after another: two texts on the event loop waited a
+# second for those of another client.
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 # Characters of a text. Tokenizing takes about a microsecond for each, and cannot be interrupted.
 _MAX_CHARACTERS: Final = 1 << 20
@@ -68,13 +73,14 @@ class TextTokenizer:
 
         Raises InvalidParameter for a text beyond the limit, unless it is to be truncated.
         """
-        encodings = self._encode(texts, special=special)
+        if limit.max_tokens and limit.truncates:
+            encodings = self._encode_truncated(texts, limit, special=special)
+        else:
+            encodings = self._encode(texts, special=special)
         tokens = []
         for number, (text, encoding) in enumerate(zip(texts, encodings, strict=True), first):
             if limit.max_tokens and len(encoding) > limit.max_tokens:
-                if not limit.truncates:
-                    raise too_long(len(encoding), limit, number)
-                encoding = self._truncated(text, limit, special=special)  # noqa: PLW2901
+                raise too_long(len(encoding), limit, number)
             types = encoding.type_ids if isinstance(text, tuple) else None
             tokens.append(Tokens(encoding.ids, types))
         return tokens
@@ -161,16 +167,31 @@ class TextTokenizer:
                     )
         return self._tokenizer
 
-    def _truncated(self, text: Text, limit: TokenLimit, *, special: bool) -> Encoding:
-        is_pair = isinstance(text, tuple)
+    def _encode_truncated(
+        self, texts: Sequence[Text], limit: TokenLimit, *, special: bool
+    ) -> list[Encoding]:
+        """Return the tokens of texts, each tokenized once, without special ones at first."""
+        parts = [part for text in texts for part in ((text,) if isinstance(text, str) else text)]
+        encodings = iter(self._encode(parts, special=False))
+        return [
+            self._truncated(
+                next(encodings),
+                None if isinstance(text, str) else next(encodings),
+                limit,
+                special=special,
+            )
+            for text in texts
+        ]
+
+    def _truncated(
+        self, first: Encoding, second: Encoding | None, limit: TokenLimit, *, special: bool
+    ) -> Encoding:
         tokenizer = self._tokenizer
-        added = tokenizer.num_special_tokens_to_add(is_pair) if special else 0
+        added = tokenizer.num_special_tokens_to_add(second is not None) if special else 0
         space = max(limit.max_tokens - added, 0)
-        if not isinstance(text, tuple):
-            encoding = tokenizer.encode(text, add_special_tokens=False)
-            encoding.truncate(space, direction=limit.side)
-            return tokenizer.post_process(encoding, None, special)
-        first, second = (tokenizer.encode(part, add_special_tokens=False) for part in text)
+        if second is None:
+            first.truncate(space, direction=limit.side)
+            return tokenizer.post_process(first, None, special)
         sizes = _longest_first(len(first), len(second), space)
         first.truncate(sizes[0], direction=limit.side)
         second.truncate(sizes[1], direction=limit.side)
