@@ -35,6 +35,8 @@ LOCKS = {
 }
 # These are installed beside what dev.txt installs: no version may differ.
 BESIDE_DEV = {"build", "fuzz", "chart"}
+# Packages of others that fetch models.
+FETCHES_MODELS = {"text-clients"}
 
 
 def main() -> None:
@@ -50,6 +52,7 @@ def main() -> None:
         command += ["pyproject.toml", f"--output-file=requirements/{name}.txt"]
         command += ["--upgrade"] if given.upgrade else []
         command += ["--constraint=requirements/dev.txt"] if name in BESIDE_DEV else []
+        command += [] if name in FETCHES_MODELS else ["--override=requirements/overrides.txt"]
         subprocess.run(command, cwd=ROOT, check=True)
         print(f"requirements/{name}.txt")
 
