@@ -70,7 +70,8 @@ def _protocol(text: str) -> Any:
 
 
 def _service_kind(text: str) -> Any:
-    return choice("triton", "openai")(text.lower())
+    # Empty: as --endpoint says.
+    return text and choice("triton", "openai")(text.lower())
 
 
 def _percentile(text: str) -> str:

@@ -28,7 +28,14 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def examples_mesh(models: Path) -> Iterator[Mesh]:
-    with running(models, models.parent / "log", "--openai-api") as mesh:
+    with running(models, models.parent / "log") as mesh:
+        yield mesh
+
+
+@pytest.fixture
+def openai_mesh(models: Path, tmp_path: Path) -> Iterator[Mesh]:
+    flags = "--openai-api", "--model-control-mode=explicit", "--load-model=textgen"
+    with running(models, tmp_path / "log", *flags) as mesh:
         yield mesh
 
 
@@ -86,19 +93,19 @@ def test_a_streamed_text_is_what_the_model_generates_offline(
 
 
 def test_openais_api_gives_the_text_that_the_model_generates_offline(
-    examples_mesh: Mesh, models: Path
+    openai_mesh: Mesh, models: Path
 ) -> None:
     expected = np.load(models / "textgen" / "expected" / "expected.npz")
     prompts = expected["prompts"].tolist()
     asked = {"model": "textgen", "prompt": prompts, "max_tokens": 32}
-    status, body = examples_mesh.get("/v1/completions", "POST", json.dumps(asked).encode())
+    status, body = openai_mesh.get("/v1/completions", "POST", json.dumps(asked).encode())
     assert status == 200
     document = json.loads(body)
     assert [choice["text"] for choice in document["choices"]] == expected["texts"].tolist()
     assert document["usage"]["prompt_tokens"] == sum(map(len, prompts))
     assert document["usage"]["completion_tokens"] == 64
     chat = {"model": "textgen", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8}
-    status, body = examples_mesh.get("/v1/chat/completions", "POST", json.dumps(chat).encode())
+    status, body = openai_mesh.get("/v1/chat/completions", "POST", json.dumps(chat).encode())
     document = json.loads(body)
     assert len(document["choices"][0]["message"]["content"]) == 8
     assert document["usage"]["prompt_tokens"] == len("user: Hi\nassistant: ")

@@ -163,7 +163,12 @@ ATTACKS = (
     Attack("texts 1 million tools", _chat(tools=[{}] * _MIB), nightly=True),
     Attack("texts responses that nobody reads", _unread, ANY),
     Attack("texts clients that leave", _abandoned(_EMBEDDINGS, _thousand_texts), ANY),
-    Attack("texts clients that leave their streams", _abandoned(_CHAT, _many_choices), ANY),
+    Attack(
+        "texts clients that leave their streams",
+        _abandoned(_CHAT, _many_choices),
+        ANY,
+        more_mib=200,
+    ),
     Attack("texts 1 million messages", _chat(messages=[{"role": "user", "content": "x"}] * _MIB)),
     Attack("texts 1 million biases", _chat(logit_bias={str(n): 1 for n in range(_MIB)})),
     Attack("texts a schema of 2 to the 64", _schema(_doubled(64)), ENDED),
