@@ -1,7 +1,6 @@
-"""The suites of client_suites against a mesh, each in the environment that has its client.
+"""The suites of client_suites against a mesh, in an environment that has their clients.
 
-LangChain's is that of the tests. `make text-clients` makes the others' and names it in
-NEREID_TEXT_CLIENTS.
+`make text-clients` makes it, and names it in NEREID_TEXT_CLIENTS.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import json
 import math
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,8 +62,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in SUITES.glob("suite_*.py")))
 def test_suite(name: str, environment: dict[str, str], tmp_path: Path) -> None:
-    python = sys.executable if name == "suite_langchain.py" else PYTHON
-    if not python:
+    if not PYTHON:
         pytest.skip("NEREID_TEXT_CLIENTS names no environment of clients: make text-clients")
     options = ["-q", "-c", os.devnull, "--confcutdir", str(SUITES), "-p", "no:cacheprovider"]
     # The project's other plugins would disturb what these clients bring along.
@@ -73,7 +70,7 @@ def test_suite(name: str, environment: dict[str, str], tmp_path: Path) -> None:
     options += ["-o", "asyncio_default_test_loop_scope=session"]
     options += ["-o", "asyncio_mode=auto", "--import-mode=prepend", "-W", "ignore"]
     done = subprocess.run(
-        [python, "-m", "pytest", *options, str(SUITES / name)],
+        [PYTHON, "-m", "pytest", *options, str(SUITES / name)],
         cwd=tmp_path,
         env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), **environment},
         capture_output=True,
