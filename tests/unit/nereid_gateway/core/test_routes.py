@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nereid_gateway.core import routes
 from nereid_gateway.core.routes import ENDPOINTS, NOT_FOUND, Route, resolve, template
 
 BY_HANDLER = {endpoint.handler: endpoint for endpoint in ENDPOINTS}
@@ -145,3 +146,11 @@ def test_any_target_has_a_route(target: bytes) -> None:
 )
 def test_templates_name_what_the_target_has(target: bytes, expected: str) -> None:
     assert template(target) == expected
+
+
+def test_paths_without_names_are_found_as_the_patterns_find_them() -> None:
+    texts = [text for each in ENDPOINTS for text in each.templates if "{" not in text]
+    assert len(texts) == len(set(texts))
+    for text in texts:
+        matches = (found for pattern, found, _ in routes._PATTERNS if pattern.fullmatch(text))
+        assert resolve(text.encode()).endpoint is next(matches)
