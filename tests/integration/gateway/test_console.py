@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,22 @@ async def test_other_rights_come_with_a_snapshot_and_none_end_it(hub: ConsoleHub
     assert viewer.document["permissions"]["may_load"]
     viewer.permissions = None
     await asyncio.wait_for(viewer.ended.wait(), _LIMIT_S)
+
+
+async def test_one_costly_look_delays_no_other_console(hub: ConsoleHub) -> None:
+    viewer = Viewer(hub)
+    costly = iter([True])
+
+    def permissions() -> Permissions:
+        # Looks of such a cost would have pauses of 30 s.
+        ends_s = time.thread_time() + 0.5 * next(costly, False)
+        while time.thread_time() < ends_s:
+            pass
+        return _PERMISSIONS
+
+    viewer.console.permissions = permissions
+    await viewer.next_event()
+    await Viewer(hub, client="another").next_event()
 
 
 async def test_consoles_are_bounded_in_all_and_for_each_client(hub: ConsoleHub) -> None:
