@@ -33,6 +33,7 @@ _MIN_THROTTLED: Final = 0.1
 _SATURATED: Final = 0.85
 _FULL_MEMORY: Final = 0.95
 _WASTED_SHARE: Final = 0.4
+_MOVING: Final = frozenset({"LOADING", "UNLOADING"})
 # A first execution that takes so many times as long as others, and at least so long, is felt.
 _FIRST_FACTOR: Final = 10
 _MIN_FIRST_US: Final = 50_000
@@ -147,7 +148,7 @@ def _lost_executor(of: Snapshot) -> Diagnosis | None:
 def _loads_on_demand(of: Snapshot) -> Diagnosis | None:
     if of.on_demand_unloads <= 0 or of.on_demand_loads <= 0:
         return None
-    if not (of.loaded or of.unloaded):
+    if not (of.loaded or of.unloaded or of.state in _MOVING):
         return None
     return Diagnosis(
         "memory",

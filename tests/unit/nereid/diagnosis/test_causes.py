@@ -74,6 +74,7 @@ def codes(of: Snapshot, **figures: Any) -> list[str]:
         (HEALTHY, {"retries": 2}, "executor-lost"),
         (HEALTHY, {"on_demand_loads": 2, "on_demand_unloads": 2, "loaded": True}, "memory"),
         (HEALTHY, {"on_demand_loads": 2, "on_demand_unloads": 2, "unloaded": True}, "memory"),
+        (HEALTHY, {"on_demand_loads": 2, "on_demand_unloads": 2, "state": "LOADING"}, "memory"),
         (HEALTHY, {"memory_used": {"cpu": 0.5, "GPU-1": 0.97}}, "memory"),
         (HEALTHY, {"large_text_us": 10e6}, "large-json"),
         (HEALTHY, {"throttled": 0.5}, "throttled-cpu"),
