@@ -157,7 +157,7 @@ class ConsoleHub:
                 )
                 for console in self._consoles:
                     console.synced = False
-            # What one look alone costs, as imports do, would delay the next console by seconds.
+            # A cost of one look alone, such as imports, would delay the next console by seconds.
             usual_s, self._cost_s = min(cost.total_s, self._cost_s), cost.total_s
             await self._pause(began_s, usual_s)
 
