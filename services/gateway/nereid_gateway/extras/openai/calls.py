@@ -15,7 +15,7 @@ from nereid_gateway.core.retry_hints import over_budget
 from nereid_gateway.extras.openai.bodies import Body
 from nereid_gateway.extras.openai.errors import InvalidParameter, ModelNotFound, fail_call
 from nereid_gateway.extras.openai.texts.outputs import OutputReader
-from nereid_gateway.extras.openai.texts.text_models import rows_of
+from nereid_gateway.extras.openai.texts.text_models import rows_of, split_name
 from nereid_gateway.extras.openai.texts.tokenizer import TokenLimit
 from nereid_gateway.guards.policy.http_guard import response_of
 
@@ -205,7 +205,7 @@ class TextCall:
             model = await self._only_one(tasks)
         else:
             if self.call.check_model is not None:
-                self.call.check_model(name.partition("/")[0])
+                self.call.check_model(split_name(name)[0])
             model = await models.get(name)
         self.model_name = model.name
         if not model.mapping.tasks.isdisjoint(tasks):

@@ -196,6 +196,15 @@ def _tensor(tensor: TextInput, size: int) -> HeadInput:
     return HeadInput(tensor.name, tensor.datatype, [1] * (tensor.rank - 1) + [last])
 
 
+def split_name(name: str) -> tuple[str, str]:
+    """Return the model and the version of NAME/VERSION; a name without one has an empty version.
+
+    Rights must be checked for just the name that is asked for: a namespace has slashes as well.
+    """
+    versioned = _VERSIONED.fullmatch(name)
+    return (versioned["name"], versioned["version"]) if versioned else (name, "")
+
+
 class TextModels:
     """Text models by name. The schedulers are asked again after each change of the mesh's models.
 
@@ -272,12 +281,12 @@ class TextModels:
         return await self._pool.run(call, model.size_bytes, model.tokenizer)
 
     async def _read(self, name: str) -> TextModel | None:
-        versioned = _VERSIONED.fullmatch(name)
+        model_name, version = split_name(name)
         known = self._known.get(name)
         asked = self._changes
         request = pb.ModelTextRequest(
-            name=versioned["name"] if versioned else name,
-            version=versioned["version"] if versioned else "",
+            name=model_name,
+            version=version,
             known_digest=b"" if known is None else known.digest,
         )
         try:
