@@ -12,7 +12,6 @@ from nereid.text.mapping import GENERATE
 from nereid_gateway.extras.openai.bodies import Body
 from nereid_gateway.extras.openai.endpoints.completions import (
     DONE,
-    SilentListener,
     event_of,
     usage_document,
 )
@@ -155,8 +154,7 @@ class OpenAiChat:
                 stream = _ChatStream(call, body, includes_usage=includes_usage)
                 await stream.events.finish(stream.run(self._generator, model, order), event_of)
                 return ()
-            choices = await self._generator.run(call, model, order, SilentListener())
-            usage = await self._generator.usage(call, model, order, choices)
+            choices, usage = await self._generator.complete(call, model, order)
             return (
                 orjson.dumps(
                     {

@@ -89,8 +89,7 @@ class OpenAiCompletions:
                 stream = _CompletionStream(call, body, order, includes_usage=includes_usage)
                 await stream.events.finish(stream.run(self._generator, model), event_of)
                 return ()
-            choices = await self._generator.run(call, model, order, _SILENT)
-            usage = await self._generator.usage(call, model, order, choices)
+            choices, usage = await self._generator.complete(call, model, order)
             documents = [_choice(choice, body, order) for choice in choices]
             head = _head(body.model)
             return (orjson.dumps({**head, "choices": documents, "usage": usage_document(usage)}),)
@@ -124,22 +123,6 @@ def _check(body: CompletionsBody, count: int, prompts: int) -> None:
             " for a prompt.",
             "unsupported_parameter",
         )
-
-
-class SilentListener:
-    """Listener for a call whose client gets all texts at the end."""
-
-    def on_text(self, choice: Choice, text: str, logprobs: Sequence[TokenLogprob]) -> None:
-        """Do nothing."""
-
-    def on_tool_call(self, choice: Choice, call: ToolCall) -> None:
-        """Do nothing."""
-
-    def on_finish(self, choice: Choice) -> None:
-        """Do nothing."""
-
-
-_SILENT = SilentListener()
 
 
 class _CompletionStream:

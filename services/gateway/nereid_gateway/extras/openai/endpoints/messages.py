@@ -10,7 +10,6 @@ from msgspec import Meta
 
 from nereid.text.mapping import GENERATE
 from nereid_gateway.extras.openai.bodies import Body, check_count
-from nereid_gateway.extras.openai.endpoints.completions import SilentListener
 from nereid_gateway.extras.openai.errors import InvalidParameter, anthropic_body_of
 from nereid_gateway.extras.openai.generation.choices import LENGTH, TOOL_CALLS
 from nereid_gateway.extras.openai.generation.event_stream import EventStream
@@ -239,8 +238,7 @@ class OpenAiMessages:
                 run = stream.run(self._generator, model, order)
                 await stream.events.finish(run, _error_event)
                 return ()
-            (choice,) = await self._generator.run(call, model, order, SilentListener())
-            usage = await self._generator.usage(call, model, order, [choice])
+            (choice,), usage = await self._generator.complete(call, model, order)
             content: list[dict[str, Any]] = []
             text = choice.text
             if text.strip() if choice.calls else text:

@@ -10,7 +10,6 @@ import msgspec
 
 from nereid.text.mapping import GENERATE
 from nereid_gateway.extras.openai.bodies import Body, check_count
-from nereid_gateway.extras.openai.endpoints.completions import SilentListener
 from nereid_gateway.extras.openai.errors import InvalidParameter, error_members
 from nereid_gateway.extras.openai.generation.choices import LENGTH
 from nereid_gateway.extras.openai.generation.event_stream import EventStream
@@ -239,8 +238,7 @@ class OpenAiResponses:
                 run = stream.run(self._generator, model, order)
                 await stream.events.finish(run, stream.encode_error)
                 return ()
-            (choice,) = await self._generator.run(call, model, order, SilentListener())
-            usage = await self._generator.usage(call, model, order, [choice])
+            (choice,), usage = await self._generator.complete(call, model, order)
             return (msgspec.json.encode(response.completed(choice, _items(choice), usage)),)
 
         return await call.with_model(body.model, (GENERATE,), work)

@@ -34,6 +34,19 @@ class Listener(Protocol):
         """Take note that a text has ended."""
 
 
+class SilentListener:
+    """Listener for a call whose client gets all texts at the end."""
+
+    def on_text(self, choice: Choice, text: str, logprobs: Sequence[TokenLogprob]) -> None:
+        """Do nothing."""
+
+    def on_tool_call(self, choice: Choice, call: ToolCall) -> None:
+        """Do nothing."""
+
+    def on_finish(self, choice: Choice) -> None:
+        """Do nothing."""
+
+
 class ChoiceLimits(NamedTuple):
     """Limits of a text, and what is separated from it."""
 

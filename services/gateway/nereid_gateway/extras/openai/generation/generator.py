@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nereid.bounded_cache import BoundedCache
 from nereid_gateway.extras.openai.errors import InvalidParameter
-from nereid_gateway.extras.openai.generation.choices import Choice, ChoiceLimits, Listener
+from nereid_gateway.extras.openai.generation.choices import (
+    Choice,
+    ChoiceLimits,
+    Listener,
+    SilentListener,
+)
 from nereid_gateway.extras.openai.generation.deltas import DeltaReader, ResponseReader
 from nereid_gateway.extras.openai.generation.grammars import Grammars
 from nereid_gateway.extras.openai.generation.logits import LogitsText, Sampler
@@ -136,6 +141,13 @@ class Generator:
         if model.gives_logits:
             return await self._sample(call, model, order, listener)
         return await self._stream(call, model, order, listener)
+
+    async def complete(
+        self, call: TextCall, model: TextModel, order: Order
+    ) -> tuple[list[Choice], Usage]:
+        """Return the texts of a call without a stream, and their usage. Raises NereidError."""
+        choices = await self.run(call, model, order, SilentListener())
+        return choices, await self.usage(call, model, order, choices)
 
     async def usage(
         self, call: TextCall, model: TextModel, order: Order, choices: Sequence[Choice]
