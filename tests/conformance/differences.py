@@ -81,6 +81,7 @@ DIFFERENCES: Final = (
             *("grpc/outputs/class-then-plain", "grpc/outputs/class-then-class"),
         ),
     ),
+    Difference("Health of an unknown service is NOT_FOUND", ("grpc/control/health-of-service",)),
     Difference("Half a surrogate pair is refused", ("http/json/data-low-surrogate",)),
     Difference(
         "An error of a raw request names the model's input",
