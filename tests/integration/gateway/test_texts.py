@@ -284,10 +284,11 @@ async def test_errors_have_the_form_of_their_api() -> None:
         openai = await ask(site, "POST", "/openai/v1/embeddings", b"{}")
         tei = await ask(site, "POST", "/embed", b"{}")
         cohere = await ask(site, "POST", "/v2/rerank", b"{}")
+        absolute = await ask(site, "POST", "http://x/v2/rerank?a=b", b"{}")
         kserve = await ask(site, "GET", "/v2/models/none")
     assert json.loads(openai.body)["error"]["param"] == "model"
     assert json.loads(tei.body)["error_type"] == "Validation"
-    assert json.loads(cohere.body).keys() == {"message"}
+    assert json.loads(cohere.body).keys() == json.loads(absolute.body).keys() == {"message"}
     assert isinstance(json.loads(kserve.body)["error"], str)
 
 
@@ -370,6 +371,24 @@ async def test_limits_and_restrictions_have_openais_form(tmp_path: Path) -> None
         assert response.content_type == "application/json"
         assert json.loads(response.body)["error"]["code"] == code
     assert b"Retry-After: " in second.head
+
+
+async def test_documents_whose_scores_round_to_one_are_ranked_by_their_logits() -> None:
+    words = ["cat", "dog", "rain"]
+    plain = text_models.tokenizer()
+    plain.post_processor = None
+    by_id = sorted(range(len(words)), key=lambda index: -plain.encode(words[index]).ids[0])
+    assert by_id != [0, 1, 2]
+    async with text_site() as site:
+        # The last token's id is the logit.
+        description = described("echo", task="rank")
+        description.files["tokenizer.json"] = plain.to_str().encode()
+        site.scheduler.texts["echo"] = description
+        asked = {"model": "echo", "query": "cat", "documents": words}
+        response = await ask(site, "POST", "/v1/rerank", json.dumps(asked).encode())
+    results = json.loads(response.body)["results"]
+    assert {result["relevance_score"] for result in results} == {1.0}
+    assert [result["index"] for result in results] == by_id
 
 
 async def test_a_query_counts_for_each_of_its_documents() -> None:
