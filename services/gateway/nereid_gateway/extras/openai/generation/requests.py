@@ -97,6 +97,12 @@ def _value_of(role: str, values: dict[str, Any], sampling: Sampling, generation:
             stop = values.get("stop")
             # The gateway looks for those for which the input has no place.
             return stop if stop is None or generation.inputs[role].takes_many else stop[0]
+        case "schema":
+            return orjson.dumps(sampling.schema).decode() if sampling.schema else None
+        case "schema_kind":
+            # Any object needs no schema.
+            kind = "json_schema" if sampling.schema else "json"
+            return None if sampling.schema is None else kind
         case _ if role == SAMPLING_PARAMETERS:
             return orjson.dumps(_packed(values, sampling, generation)).decode() or None
     return values.get(role)
@@ -111,6 +117,10 @@ def _packed(values: dict[str, Any], sampling: Sampling, generation: Generation) 
     }
     if sampling.logprobs is not None:
         packed["logprobs"] = sampling.logprobs
+    if sampling.schema is not None and "schema" not in generation.inputs:
+        # The backend reads the JSON text within the object.
+        rule = {"json": sampling.schema} if sampling.schema else {"json_object": True}
+        packed["structured_outputs"] = orjson.dumps(rule).decode()
     if sampling.bias:
         packed["logit_bias"] = {str(token): bias for token, bias in sampling.bias.items()}
     return packed
