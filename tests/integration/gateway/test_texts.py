@@ -10,6 +10,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from nereid.core.errors import Unavailable
 from nereid.core.wire.messages import (
     ErrorStatus,
@@ -298,9 +300,9 @@ async def test_a_body_that_is_too_large_is_refused_in_the_form_of_its_api() -> N
         openai = await ask(site, "POST", "/v1/embeddings", large)
         tei = await ask(site, "POST", "/embed", large)
         kserve = await ask(site, "POST", "/v2/models/echo/infer", large)
-    assert {openai.status, tei.status, kserve.status} == {400}
+    assert (openai.status, tei.status, kserve.status) == (413, 413, 400)
     error = json.loads(openai.body)["error"]
-    assert error["type"] == "invalid_request_error"
+    assert (error["type"], error["code"]) == ("invalid_request_error", "content_too_large")
     assert "1000" in error["message"]
     assert json.loads(tei.body)["error_type"] == "Validation"
     assert isinstance(json.loads(kserve.body)["error"], str)
@@ -371,6 +373,32 @@ async def test_limits_and_restrictions_have_openais_form(tmp_path: Path) -> None
         assert response.content_type == "application/json"
         assert json.loads(response.body)["error"]["code"] == code
     assert b"Retry-After: " in second.head
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("inference,metadata:admin-key=secret",),
+        ("metadata:admin-key=secret", "inference:other-key=hidden"),
+    ],
+)
+async def test_restricted_apis_need_their_header(flags: tuple[str, ...]) -> None:
+    right = {"admin-key": "secret", "other-key": "hidden"}
+    async with text_site(http_restricted_api=flags) as site:
+        for headers, permitted in (
+            (right, True),
+            ({}, False),
+            (dict.fromkeys(right, "wrong"), False),
+            ({"wrong-key": "secret"}, False),
+            ({"admin-key": "hidden", "other-key": "secret"}, False),
+        ):
+            calls = (
+                await ask(site, "GET", "/v1/models", b"", **headers),
+                await ask(site, "GET", "/v1/models/echo", b"", **headers),
+                await ask(site, "POST", "/v1/embeddings", body("echo", "cat"), **headers),
+            )
+            assert {call.status for call in calls} == {200 if permitted else 403}
+        assert (await ask(site, "GET", "/v2/health/live")).status == 200
 
 
 async def test_documents_whose_scores_round_to_one_are_ranked_by_their_logits() -> None:

@@ -34,7 +34,7 @@ _KINDS: Final = {
     403: _Kind(_INVALID, "insufficient_permissions"),
     404: _Kind(_INVALID, None),
     405: _Kind(_INVALID, "method_not_supported"),
-    413: _Kind(_INVALID, None),
+    413: _Kind(_INVALID, "content_too_large"),
     429: _Kind("requests", "rate_limit_exceeded"),
     503: _Kind(_SERVER, "service_unavailable"),
     504: _Kind(_SERVER, "timeout"),
