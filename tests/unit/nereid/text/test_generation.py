@@ -46,10 +46,24 @@ def test_inputs_are_found_by_their_names() -> None:
         "stop": GenerationInput("stop_words", "BYTES", (1, -1)),
         "stream": GenerationInput("stream", "BOOL", (1, 1)),
     }
+    assert not generation.takes_schema
     # The limit is not optional.
     assert generation.max_tokens == 256
     assert read(tensors, max_tokens=9).max_tokens == 9
     assert not generation.takes("top_p")
+
+
+def test_a_schema_has_an_input_or_is_among_the_sampling_parameters() -> None:
+    guide = """
+        input { name: "guided_decoding_guide" data_type: TYPE_STRING dims: [ 1 ] optional: true }
+        input { name: "ignore_eos" data_type: TYPE_BOOL dims: [ 1 ] optional: true }"""
+    generation = read(TEXT + SAID + guide)
+    assert generation.inputs["schema"].name == "guided_decoding_guide"
+    assert generation.takes("ignore_eos")
+    assert generation.takes_schema
+    packed = """
+        input { name: "sampling_parameters" data_type: TYPE_STRING dims: [ 1 ] optional: true }"""
+    assert read(TEXT + SAID + packed).takes_schema
 
 
 def test_inputs_and_parameters_may_have_other_names() -> None:

@@ -54,7 +54,10 @@ def _any_of(schemas: Mapping[str, dict[str, Any]], *, parallel: bool) -> dict[st
     calls = []
     for name, schema in schemas.items():
         # References are from the root.
-        for key, value in (schema.get("$defs") or {}).items():
+        own = schema.get("$defs") or {}
+        if not isinstance(own, dict):
+            raise _refuse(f"'$defs' of '{name}' is no object")
+        for key, value in own.items():
             if definitions.setdefault(key, value) != value:
                 raise _refuse(f"the tools define '{key[:100]}' in '$defs' differently")
         arguments = {key: value for key, value in schema.items() if key != "$defs"}
