@@ -98,14 +98,22 @@ def _value_of(role: str, values: dict[str, Any], sampling: Sampling, generation:
             # The gateway looks for those for which the input has no place.
             return stop if stop is None or generation.inputs[role].takes_many else stop[0]
         case "schema":
-            return orjson.dumps(sampling.schema).decode() if sampling.schema else None
+            return _schema(sampling, generation)
         case "schema_kind":
-            # Any object needs no schema.
             kind = "json_schema" if sampling.schema else "json"
             return None if sampling.schema is None else kind
         case _ if role == SAMPLING_PARAMETERS:
             return orjson.dumps(_packed(values, sampling, generation)).decode() or None
     return values.get(role)
+
+
+def _schema(sampling: Sampling, generation: Generation) -> str | None:
+    if sampling.schema is None:
+        return None
+    if not sampling.schema and "schema_kind" in generation.inputs:
+        # The kind alone asks for any object.
+        return None
+    return orjson.dumps(sampling.schema or {"type": "object"}).decode()
 
 
 def _packed(values: dict[str, Any], sampling: Sampling, generation: Generation) -> dict[str, Any]:
