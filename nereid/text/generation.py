@@ -51,7 +51,13 @@ _OUTPUTS: Final = {
     "completion_tokens": ("num_output_tokens",),
     "logprobs": ("logprobs", "output_log_probs"),
 }
-_INPUTS: Final = {**SAMPLING, SAMPLING_PARAMETERS: (SAMPLING_PARAMETERS,), **_SWITCHES, **_SCHEMA}
+_INPUTS: Final = {
+    # TensorRT-LLM's backend for its LLM API has a prefix.
+    **{role: (*usual, f"sampling_param_{role}") for role, usual in SAMPLING.items()},
+    SAMPLING_PARAMETERS: (SAMPLING_PARAMETERS,),
+    **_SWITCHES,
+    **_SCHEMA,
+}
 _TEXTS: Final = frozenset({"stop", SAMPLING_PARAMETERS, *_SCHEMA})
 _BOOLEANS: Final = frozenset({"ignore_eos", *_SWITCHES})
 _NUMBERS: Final = frozenset({"INT32", "INT64", "UINT32", "UINT64", "FP32", "FP64"})

@@ -53,6 +53,27 @@ def test_inputs_are_found_by_their_names() -> None:
     assert not generation.takes("top_p")
 
 
+def test_inputs_of_the_backend_for_the_llm_api() -> None:
+    tensors = """
+        input { name: "text_input" data_type: TYPE_STRING dims: [ 1 ] }
+        input { name: "streaming" data_type: TYPE_BOOL dims: [ 1 ] optional: true }
+        input { name: "sampling_param_max_tokens" data_type: TYPE_INT32 dims: [ 1 ] optional: true }
+        input { name: "sampling_param_stop" data_type: TYPE_STRING dims: [ -1 ] optional: true }
+        input { name: "sampling_param_exclude_input_from_output" data_type: TYPE_BOOL dims: [ 1 ]
+            optional: true }
+        output { name: "text_output" data_type: TYPE_STRING dims: [ -1 ] }"""
+    mapping = read_mapping(config(tensors), {})
+    assert mapping is not None
+    assert mapping.generation is not None
+    names = {role: tensor.name for role, tensor in mapping.generation.inputs.items()}
+    assert names == {
+        "max_tokens": "sampling_param_max_tokens",
+        "stop": "sampling_param_stop",
+        "stream": "streaming",
+        "exclude_prompt": "sampling_param_exclude_input_from_output",
+    }
+
+
 def test_a_schema_has_an_input_or_is_among_the_sampling_parameters() -> None:
     guide = """
         input { name: "guided_decoding_guide" data_type: TYPE_STRING dims: [ 1 ] optional: true }
