@@ -19,7 +19,9 @@ IDS: Final = frozenset({"INT32", "INT64"})
 # Tensors of Triton's backends for vLLM and TensorRT-LLM.
 TEXT_INPUT: Final = "text_input"
 TEXT_OUTPUT: Final = "text_output"
-_GENERATOR_MARKS: Final = frozenset({"sampling_parameters", "stream", "max_tokens"})
+_GENERATOR_MARKS: Final = frozenset(
+    {"sampling_parameters", "stream", "max_tokens", "sampling_param_max_tokens"}
+)
 _ROLES: Final = (*USUAL_INPUTS, "text")
 _DATATYPES: Final = {"text": frozenset({BYTES}), "ids": IDS, "positions": IDS, "type": IDS}
 _MASKS: Final = IDS | {"BOOL", "FP16", "FP32", "INT8", "UINT8"}

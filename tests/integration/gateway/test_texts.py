@@ -10,6 +10,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from nereid.core.errors import Unavailable
 from nereid.core.wire.messages import (
     ErrorStatus,
@@ -284,10 +286,11 @@ async def test_errors_have_the_form_of_their_api() -> None:
         openai = await ask(site, "POST", "/openai/v1/embeddings", b"{}")
         tei = await ask(site, "POST", "/embed", b"{}")
         cohere = await ask(site, "POST", "/v2/rerank", b"{}")
+        absolute = await ask(site, "POST", "http://x/v2/rerank?a=b", b"{}")
         kserve = await ask(site, "GET", "/v2/models/none")
     assert json.loads(openai.body)["error"]["param"] == "model"
     assert json.loads(tei.body)["error_type"] == "Validation"
-    assert json.loads(cohere.body).keys() == {"message"}
+    assert json.loads(cohere.body).keys() == json.loads(absolute.body).keys() == {"message"}
     assert isinstance(json.loads(kserve.body)["error"], str)
 
 
@@ -297,9 +300,9 @@ async def test_a_body_that_is_too_large_is_refused_in_the_form_of_its_api() -> N
         openai = await ask(site, "POST", "/v1/embeddings", large)
         tei = await ask(site, "POST", "/embed", large)
         kserve = await ask(site, "POST", "/v2/models/echo/infer", large)
-    assert {openai.status, tei.status, kserve.status} == {400}
+    assert (openai.status, tei.status, kserve.status) == (413, 413, 400)
     error = json.loads(openai.body)["error"]
-    assert error["type"] == "invalid_request_error"
+    assert (error["type"], error["code"]) == ("invalid_request_error", "content_too_large")
     assert "1000" in error["message"]
     assert json.loads(tei.body)["error_type"] == "Validation"
     assert isinstance(json.loads(kserve.body)["error"], str)
@@ -370,6 +373,50 @@ async def test_limits_and_restrictions_have_openais_form(tmp_path: Path) -> None
         assert response.content_type == "application/json"
         assert json.loads(response.body)["error"]["code"] == code
     assert b"Retry-After: " in second.head
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("inference,metadata:admin-key=secret",),
+        ("metadata:admin-key=secret", "inference:other-key=hidden"),
+    ],
+)
+async def test_restricted_apis_need_their_header(flags: tuple[str, ...]) -> None:
+    right = {"admin-key": "secret", "other-key": "hidden"}
+    async with text_site(http_restricted_api=flags) as site:
+        for headers, permitted in (
+            (right, True),
+            ({}, False),
+            (dict.fromkeys(right, "wrong"), False),
+            ({"wrong-key": "secret"}, False),
+            ({"admin-key": "hidden", "other-key": "secret"}, False),
+        ):
+            calls = (
+                await ask(site, "GET", "/v1/models", b"", **headers),
+                await ask(site, "GET", "/v1/models/echo", b"", **headers),
+                await ask(site, "POST", "/v1/embeddings", body("echo", "cat"), **headers),
+            )
+            assert {call.status for call in calls} == {200 if permitted else 403}
+        assert (await ask(site, "GET", "/v2/health/live")).status == 200
+
+
+async def test_documents_whose_scores_round_to_one_are_ranked_by_their_logits() -> None:
+    words = ["cat", "dog", "rain"]
+    plain = text_models.tokenizer()
+    plain.post_processor = None
+    by_id = sorted(range(len(words)), key=lambda index: -plain.encode(words[index]).ids[0])
+    assert by_id != [0, 1, 2]
+    async with text_site() as site:
+        # The last token's id is the logit.
+        description = described("echo", task="rank")
+        description.files["tokenizer.json"] = plain.to_str().encode()
+        site.scheduler.texts["echo"] = description
+        asked = {"model": "echo", "query": "cat", "documents": words}
+        response = await ask(site, "POST", "/v1/rerank", json.dumps(asked).encode())
+    results = json.loads(response.body)["results"]
+    assert {result["relevance_score"] for result in results} == {1.0}
+    assert [result["index"] for result in results] == by_id
 
 
 async def test_a_query_counts_for_each_of_its_documents() -> None:

@@ -44,6 +44,14 @@ def _schema(schema: dict[str, Any]) -> Client:
     return _chat(response_format=form, max_tokens=4)
 
 
+def _demanded(schema: dict[str, Any], count: int) -> Client:
+    tools = [
+        {"type": "function", "function": {"name": f"f{number}", "parameters": schema}}
+        for number in range(count)
+    ]
+    return _chat(tools=tools, tool_choice="required", max_tokens=4)
+
+
 def _doubled(levels: int) -> dict[str, Any]:
     """A schema that has each level twice in the next."""
     definitions: dict[str, Any] = {"level0": {"type": "string"}}
@@ -173,6 +181,11 @@ ATTACKS = (
     Attack("texts 1 million biases", _chat(logit_bias={str(n): 1 for n in range(_MIB)})),
     Attack("texts a schema of 2 to the 64", _schema(_doubled(64)), ENDED),
     Attack("texts a schema of 900 levels", _schema(_nested(900)), ENDED),
+    Attack(
+        "texts a demanded call of 128 tools with schemas of 2 to the 64",
+        _demanded(_doubled(64), 128),
+        ENDED,
+    ),
     Attack(
         "texts a schema with a large pattern",
         _schema({"type": "string", "pattern": "((a{1,500}){1,500}){1,500}"}),

@@ -46,10 +46,45 @@ def test_inputs_are_found_by_their_names() -> None:
         "stop": GenerationInput("stop_words", "BYTES", (1, -1)),
         "stream": GenerationInput("stream", "BOOL", (1, 1)),
     }
+    assert not generation.takes_schema
     # The limit is not optional.
     assert generation.max_tokens == 256
     assert read(tensors, max_tokens=9).max_tokens == 9
     assert not generation.takes("top_p")
+
+
+def test_inputs_of_the_backend_for_the_llm_api() -> None:
+    tensors = """
+        input { name: "text_input" data_type: TYPE_STRING dims: [ 1 ] }
+        input { name: "streaming" data_type: TYPE_BOOL dims: [ 1 ] optional: true }
+        input { name: "sampling_param_max_tokens" data_type: TYPE_INT32 dims: [ 1 ] optional: true }
+        input { name: "sampling_param_stop" data_type: TYPE_STRING dims: [ -1 ] optional: true }
+        input { name: "sampling_param_exclude_input_from_output" data_type: TYPE_BOOL dims: [ 1 ]
+            optional: true }
+        output { name: "text_output" data_type: TYPE_STRING dims: [ -1 ] }"""
+    mapping = read_mapping(config(tensors), {})
+    assert mapping is not None
+    assert mapping.generation is not None
+    names = {role: tensor.name for role, tensor in mapping.generation.inputs.items()}
+    assert names == {
+        "max_tokens": "sampling_param_max_tokens",
+        "stop": "sampling_param_stop",
+        "stream": "streaming",
+        "exclude_prompt": "sampling_param_exclude_input_from_output",
+    }
+
+
+def test_a_schema_has_an_input_or_is_among_the_sampling_parameters() -> None:
+    guide = """
+        input { name: "guided_decoding_guide" data_type: TYPE_STRING dims: [ 1 ] optional: true }
+        input { name: "ignore_eos" data_type: TYPE_BOOL dims: [ 1 ] optional: true }"""
+    generation = read(TEXT + SAID + guide)
+    assert generation.inputs["schema"].name == "guided_decoding_guide"
+    assert generation.takes("ignore_eos")
+    assert generation.takes_schema
+    packed = """
+        input { name: "sampling_parameters" data_type: TYPE_STRING dims: [ 1 ] optional: true }"""
+    assert read(TEXT + SAID + packed).takes_schema
 
 
 def test_inputs_and_parameters_may_have_other_names() -> None:

@@ -114,7 +114,7 @@ def _check(body: CompletionsBody, count: int, prompts: int) -> None:
             "array_above_max_length",
         )
     refuse("suffix", body.suffix or None)
-    if body.best_of not in {None, 1, count}:
+    if body.best_of not in {None, count}:
         raise not_taken("best_of")
     if body.echo and body.logprobs is not None:
         raise InvalidParameter(

@@ -23,6 +23,7 @@ from nereid_gateway.extras.openai.generation.messages import (
     template_tools,
 )
 from nereid_gateway.extras.openai.generation.sampling import Sampling, check_stop, not_taken
+from nereid_gateway.extras.openai.generation.tool_choice import demanded_call
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -119,9 +120,6 @@ class PromptFields(Body, kw_only=True):
         """Raise InvalidParameter for what is not possible here."""
         if self.thinking is not None and self.thinking.get("type") != "disabled":
             raise not_taken("thinking")
-        if self.tool_choice is not None and self.tool_choice.get("type") not in {"auto", "none"}:
-            # Nothing makes a model write a call.
-            raise not_taken("tool_choice")
 
     def chat(self) -> list[dict[str, Any]]:
         """Return the messages as chat templates take them."""
@@ -156,6 +154,14 @@ class PromptFields(Body, kw_only=True):
                 }
             )
         return template_tools(functions, "tools")
+
+    def demanded_tool(self) -> str | dict[str, Any]:
+        """Return the choice of tools as OpenAI has it."""
+        choice = self.tool_choice or {"type": "auto"}
+        kind = choice.get("type")
+        if kind == "tool":
+            return {"type": "function", "name": choice.get("name")}
+        return "required" if kind == "any" else str(kind)
 
     def variables(self) -> dict[str, Any]:
         """Return further variables of the template."""
@@ -223,15 +229,17 @@ class OpenAiMessages:
         body.check()
         sampling = body.sampling()
         messages, tools = body.chat(), body.functions()
-        choice_rules = body.tool_choice or {}
+        parallel = not (body.tool_choice or {}).get("disable_parallel_tool_use")
+        demanded = demanded_call(body.demanded_tool(), tools, parallel=parallel)
 
         async def work(model: TextModel) -> Sequence[bytes]:
             prompt = await self._prompt(call, model, body, messages, tools)
             order = Order(
                 [prompt],
                 sampling,
-                has_tools=bool(tools),
-                max_calls=1 if choice_rules.get("disable_parallel_tool_use") else 128,
+                has_tools=bool(tools and not demanded),
+                demanded_call=demanded,
+                max_calls=128 if parallel else 1,
             )
             if body.stream:
                 stream = _MessageStream(call, body, prompt)

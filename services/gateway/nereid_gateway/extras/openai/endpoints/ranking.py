@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import uuid4
 
 import msgspec
@@ -15,6 +15,7 @@ import orjson
 
 from nereid.core.errors import Internal
 from nereid.text.mapping import EMBED, RANK
+from nereid_gateway.core.routes import path_of
 from nereid_gateway.extras.openai.calls import TruncationFields, split_jobs
 from nereid_gateway.extras.openai.endpoints.embeddings import priority_of, usage
 from nereid_gateway.extras.openai.errors import InvalidParameter, tei_error
@@ -91,6 +92,13 @@ class SimilarityBody(TruncationFields, kw_only=True):
     parameters: TruncationFields | None = None
 
 
+class Score(NamedTuple):
+    """Score of a pair. evidence: differs where scores round to the same number, such as 1."""
+
+    value: float
+    evidence: float
+
+
 class OpenAiRanking:
     """Handlers of the routes that respond with scores of pairs."""
 
@@ -119,7 +127,7 @@ class OpenAiRanking:
         texts = _documents(body)
         if body.top_n is not None and body.top_n < 1:
             raise InvalidParameter("top_n", "'top_n' must be at least 1.")
-        is_cohere = call.call.target.partition(b"?")[0].endswith(b"/v2/rerank")
+        is_cohere = path_of(call.call.target).endswith("/v2/rerank")
         if body.truncate is None and (body.truncation or is_cohere):
             body.truncate = True
         pairs = [(body.query, text) for text in texts]
@@ -132,11 +140,11 @@ class OpenAiRanking:
             raw=body.raw_scores,
             document_tokens=body.max_tokens_per_doc,
         )
-        # Equal scores keep the order of the documents.
-        order = sorted(range(len(texts)), key=lambda index: -scores[index])
+        # Equal documents keep their order.
+        order = sorted(range(len(texts)), key=lambda index: -scores[index].evidence)
         if body.texts is not None:
             ranks: list[dict[str, Any]] = [
-                {"index": index, "score": scores[index]} for index in order
+                {"index": index, "score": scores[index].value} for index in order
             ]
             if body.return_text:
                 ranks = [rank | {"text": texts[rank["index"]]} for rank in ranks]
@@ -147,7 +155,7 @@ class OpenAiRanking:
             returns = not is_cohere
         results: list[dict[str, Any]] = []
         for index in order[: body.top_n]:
-            result: dict[str, Any] = {"index": index, "relevance_score": scores[index]}
+            result: dict[str, Any] = {"index": index, "relevance_score": scores[index].value}
             if returns:
                 result["document"] = {"text": texts[index]}
             results.append(result)
@@ -172,7 +180,7 @@ class OpenAiRanking:
             "created": int(time.time()),
             "model": body.model,
             "data": [
-                {"index": index, "object": "score", "score": score}
+                {"index": index, "object": "score", "score": score.value}
                 for index, score in enumerate(scores)
             ],
             "usage": usage(call.tokens),
@@ -187,7 +195,7 @@ class OpenAiRanking:
         pairs = [(inputs.source_sentence, sentence) for sentence in inputs.sentences]
         fields = body.parameters or body
         scores = await self._scores(call, body.model, pairs, fields, "inputs", default_task=EMBED)
-        return (orjson.dumps(scores),)
+        return (orjson.dumps([score.value for score in scores]),)
 
     async def _scores(  # noqa: PLR0913
         self,
@@ -200,7 +208,7 @@ class OpenAiRanking:
         raw: bool = False,
         default_task: str = RANK,
         document_tokens: int | None = None,
-    ) -> list[float]:
+    ) -> list[Score]:
         """Return the scores of pairs.
 
         default_task: the task of the model that serves a call without a model's name.
@@ -214,7 +222,7 @@ class OpenAiRanking:
                 "array_above_max_length",
             )
 
-        async def work(model: TextModel) -> list[float]:
+        async def work(model: TextModel) -> list[Score]:
             limit = fields.limit(model, parameter)
             pairs = all_pairs
             if document_tokens is not None:
@@ -227,7 +235,8 @@ class OpenAiRanking:
                     raise InvalidParameter(
                         "model", f"The vectors of the model '{model.name}' differ in length."
                     )
-                return [float(vectors[first] @ vectors[second]) for first, second in numbers]
+                cosines = [float(vectors[first] @ vectors[second]) for first, second in numbers]
+                return [Score(cosine, cosine) for cosine in cosines]
             rows = await call.rows(model, pairs, limit)
             activation = "none" if raw else model.mapping.activation
             return await call.infer(rows, partial(self._pair_score, model, activation))
@@ -241,13 +250,13 @@ class OpenAiRanking:
 
     def _pair_score(
         self, model: TextModel, activation: str, response: InferResponse, _row: Row
-    ) -> float:
-        array = self._outputs.read(response, model.mapping.output)
-        scores = outputs.activated(array, activation)
-        if not scores.size:
+    ) -> Score:
+        logits = self._outputs.read(response, model.mapping.output)
+        if not logits.size:
             raise Internal(f"output '{model.mapping.output}' is empty")
         # With two labels, the second one is that of related texts.
-        return float(scores[-1])
+        value = float(outputs.activated(logits, activation)[-1])
+        return Score(value, outputs.evidence(logits, activation))
 
 
 async def _shortened(

@@ -73,12 +73,20 @@ class DeltaReader:
     """Reads the responses for one text."""
 
     def __init__(
-        self, reader: ResponseReader, model: TextModel, *, keeps_special: bool = False
+        self,
+        reader: ResponseReader,
+        model: TextModel,
+        *,
+        keeps_special: bool = False,
+        ignores_eos: bool = False,
     ) -> None:
-        """Read responses of a model. keeps_special: special tokens are part of the text."""
+        """Read responses of a model.
+
+        keeps_special: special tokens are part of the text. ignores_eos: no token ends it.
+        """
         self._reader = reader
         self._output = model.mapping.output
-        self._eos_ids = model.eos_ids()
+        self._eos_ids = frozenset() if ignores_eos else model.eos_ids()
         generation = model.generation
         self._outputs = generation.outputs
         # Characters may be split between responses.

@@ -14,7 +14,7 @@ from nereid_gateway.extras.openai.texts.tokenizer import Tokens
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -48,8 +48,17 @@ class Sampled(NamedTuple):
 class Sampler:
     """Samples the tokens of one text. The same seed gives the same text for the same logits."""
 
-    def __init__(self, sampling: Sampling, index: int, mask: TokenMask | None = None) -> None:
-        """Sample by the parameters of a call. index: the text's number; mask: tokens allowed."""
+    def __init__(
+        self,
+        sampling: Sampling,
+        index: int,
+        mask: TokenMask | None = None,
+        eos_ids: Collection[int] = (),
+    ) -> None:
+        """Sample by the parameters of a call.
+
+        index: the text's number; mask: tokens allowed; eos_ids: tokens that end a text.
+        """
         values: Mapping[str, Any] = sampling.values
         seed = values.get("seed")
         self._random = np.random.default_rng(None if seed is None else [seed & (2**64 - 1), index])
@@ -65,6 +74,8 @@ class Sampler:
         self._bias = sampling.bias or {}
         self._logprobs = sampling.logprobs
         self._mask = mask
+        self._min_tokens: int = values.get("min_tokens", 0)
+        self._eos_ids = eos_ids
 
     def sample(self, logits: Logits, prompt: Sequence[int], generated: Sequence[int]) -> Sampled:
         """Return the next token. logits: a copy that may be changed, one for each token."""
@@ -73,7 +84,10 @@ class Sampler:
             if 0 <= token < len(logits):
                 logits[token] += bias
         if self._mask is not None:
+            # It alone decides where the text may end.
             self._mask.apply(logits)
+        elif len(generated) < self._min_tokens:
+            logits[[token for token in self._eos_ids if token < len(logits)]] = -np.inf
         token = self._choose(logits)
         if self._logprobs is None:
             return Sampled(token)

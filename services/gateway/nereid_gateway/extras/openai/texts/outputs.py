@@ -112,3 +112,11 @@ def activated(logits: NDArray[Any], activation: str) -> NDArray[np.float64]:
         powers = np.exp(-np.abs(values))
         return np.where(values >= 0, 1 / (1 + powers), powers / (1 + powers))
     return values
+
+
+def evidence(logits: NDArray[Any], activation: str) -> float:
+    """Return a number that orders rows as their last score does, without its rounding to 0 or 1."""
+    values = logits.reshape(-1).astype(np.float64)
+    if activation == "softmax" and len(values) > 1:
+        return float(values[-1] - np.logaddexp.reduce(values[:-1]))
+    return float(values[-1])

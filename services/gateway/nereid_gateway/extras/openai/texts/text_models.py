@@ -282,6 +282,9 @@ class TextModels:
 
     async def _read(self, name: str) -> TextModel | None:
         model_name, version = split_name(name)
+        if not model_name:
+            # A scheduler would take this for a request for all names.
+            raise ModelNotFound(name)
         known = self._known.get(name)
         asked = self._changes
         request = pb.ModelTextRequest(

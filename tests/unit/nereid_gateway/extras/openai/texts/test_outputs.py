@@ -83,3 +83,18 @@ def test_large_logits_do_not_overflow() -> None:
         assert outputs.activated(logits, "sigmoid").tolist() == [0, 0.5, 1]
         assert outputs.activated(logits, "softmax").tolist() == [0, 0, 1]
     assert outputs.activated(logits, "none").tolist() == [-1e4, 0, 1e4]
+
+
+@pytest.mark.parametrize(
+    ("activation", "labels"), [("softmax", 2), ("softmax", 3), ("sigmoid", 1), ("none", 1)]
+)
+def test_evidence_orders_rows_as_their_scores_do(activation: str, labels: int) -> None:
+    rows = np.random.default_rng(labels).normal(size=(50, labels))
+    scores = [outputs.activated(row, activation)[-1] for row in rows]
+    evidence = [outputs.evidence(row, activation) for row in rows]
+    assert np.array_equal(np.argsort(scores), np.argsort(evidence))
+    certain = rows.copy()
+    certain[:, -1] += 100
+    assert np.array_equal(
+        np.argsort([outputs.evidence(row, activation) for row in certain]), np.argsort(evidence)
+    )
