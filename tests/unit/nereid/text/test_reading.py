@@ -337,7 +337,7 @@ def test_the_padding_token_may_be_among_the_added_ones() -> None:
     [
         ([], "text.json: expected an object"),
         ({"poling": "mean"}, "text.json: unknown key 'poling'; known: task, inputs, "),
-        ({"task": "sing"}, "text.json: task: expected one of embed, rank, "),
+        ({"task": "sing"}, "text.json: task: expected one of embed, embed_sparse, "),
         ({"task": 1}, "text.json: task: expected a list of strings"),
         ({"inputs": {"id": "x"}}, "text.json: inputs: unknown key 'id'; known: ids, "),
         ({"inputs": {"ids": "x"}}, "text.json: inputs: ids: the model has no input 'x'"),

@@ -19,6 +19,8 @@ _INVALID: Final = "invalid_request_error"
 _SERVER: Final = "server_error"
 # Code of the error for a text with more tokens than the model reads.
 TOO_LONG: Final = "context_length_exceeded"
+# Code of the error for a list without items.
+EMPTY: Final = "empty_array"
 
 
 class _Kind(NamedTuple):
@@ -47,7 +49,7 @@ _ANTHROPIC_TYPES: Final = {
     503: "overloaded_error",
     504: "timeout_error",
 }
-_TEI_TYPES: Final = {400: "Validation", 404: "Validation", 429: "Overloaded", 503: "Overloaded"}
+_TEI_TYPES: Final = {429: "Overloaded", 503: "Overloaded"}
 _SYSTEM_ONE_TYPES: Final = {
     401: "unauthorized",
     403: "unauthorized",
@@ -59,6 +61,7 @@ _SYSTEM_ONE_TYPES: Final = {
 _TEI_TARGETS: Final = (
     b"/embed",
     b"/embed_all",
+    b"/embed_sparse",
     b"/predict",
     b"/similarity",
     b"/decode",
@@ -123,6 +126,15 @@ def tei_error(status: int, message: str) -> bytes:
     return orjson.dumps({"error": _encodable(message), "error_type": kind})
 
 
+def tei_unhealthy(_status: int, message: str) -> bytes:
+    """Return the body of the error of a server that is not ready, as TEI has it."""
+    return orjson.dumps({"error": message, "error_type": "Unhealthy"})
+
+
+def _tei_empty_error(_status: int, message: str) -> bytes:
+    return orjson.dumps({"error": _encodable(message), "error_type": "Empty"})
+
+
 def cohere_error(_status: int, message: str) -> bytes:
     """Return the body of an error as Cohere's second version has it."""
     return orjson.dumps({"message": _encodable(message)})
@@ -151,7 +163,7 @@ def set_error_form(call: HttpCall) -> None:
     target = call.target.partition(b"?")[0]
     if target in _TEI_TARGETS:
         call.encode_error = tei_error
-    elif target.endswith(b"/v2/rerank"):
+    elif target.endswith((b"/v2/rerank", b"/v2/embed")):
         call.encode_error = cohere_error
     elif target.endswith(b"/v1/systemone"):
         call.encode_error = system_one_error
@@ -168,6 +180,11 @@ def fail_call(call: HttpCall, error: NereidError, extra: bytes = b"") -> None:
         status = 422
     if call.encode_error is openai_error:
         call.encode_error = _detailed(error)
+    if call.encode_error is tei_error and isinstance(error, InvalidParameter):
+        if error.api_code == EMPTY:
+            call.encode_error = _tei_empty_error
+        else:
+            status = 422
     call.fail(status, error.message, extra=retry_line(error) + extra)
 
 

@@ -15,13 +15,14 @@ import orjson
 
 from nereid.core.errors import Internal
 from nereid.text.mapping import EMBED, RANK
+from nereid_gateway.extras.openai.bodies import missing
 from nereid_gateway.extras.openai.calls import TruncationFields, split_jobs
-from nereid_gateway.extras.openai.endpoints.embeddings import priority_of, usage
+from nereid_gateway.extras.openai.endpoints.text_fields import PromptFields, priority_of, usage
 from nereid_gateway.extras.openai.errors import InvalidParameter, tei_error
 from nereid_gateway.extras.openai.texts import outputs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from nereid.core.wire.messages import InferResponse
     from nereid_gateway.core.routes import Route
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 _MAX_PAIRS: Final = 2048
 _QUERY: Final = ("query",)
 _DOCUMENT: Final = ("document", "passage")
+_SCORE_NAMES: Final = (
+    ("queries", "text_1", "data_1"),
+    ("documents", "items", "text_2", "data_2"),
+)
 
 
 class Document(msgspec.Struct):
@@ -59,19 +64,25 @@ class RerankBody(TruncationFields, kw_only=True):
     texts: list[str] | None = None
     raw_scores: bool = False
     return_text: bool = False
+    # vLLM's opposite of raw_scores.
+    use_activation: bool | None = None
     # Accepted without effect.
     user: str | None = None
 
 
 class ScoreBody(TruncationFields, kw_only=True):
-    """Body of vLLM's /v1/score, by its old and its new names."""
+    """Body of vLLM's /v1/score, by all names that it has had."""
 
-    model: str
-    text_1: str | list[str] | None = None
-    text_2: str | list[str] | None = None
+    model: str | None = None
     queries: str | list[str] | None = None
+    text_1: str | list[str] | None = None
+    data_1: str | list[str] | None = None
     documents: str | list[str] | None = None
+    items: str | list[str] | None = None
+    text_2: str | list[str] | None = None
+    data_2: str | list[str] | None = None
     raw_scores: bool = False
+    use_activation: bool | None = None
     priority: int = 0
     user: str | None = None
 
@@ -83,12 +94,19 @@ class SimilarityInputs(msgspec.Struct, forbid_unknown_fields=True):
     sentences: list[str]
 
 
-class SimilarityBody(TruncationFields, kw_only=True):
+class SimilarityBody(PromptFields, kw_only=True):
     """Body of TEI's /similarity."""
 
     inputs: SimilarityInputs
     model: str | None = None
-    parameters: TruncationFields | None = None
+    parameters: PromptFields | None = None
+
+
+def _ranking_prompts(model: TextModel) -> tuple[str, str]:
+    prompts = model.mapping.prompts
+    query = next((prompts[name] for name in _QUERY if name in prompts), "")
+    document = next((prompts[name] for name in _DOCUMENT if name in prompts), "")
+    return query, document
 
 
 class OpenAiRanking:
@@ -117,8 +135,8 @@ class OpenAiRanking:
         if body.texts is not None:
             call.call.encode_error = tei_error
         texts = _documents(body)
-        if body.top_n is not None and body.top_n < 1:
-            raise InvalidParameter("top_n", "'top_n' must be at least 1.")
+        if body.top_n is not None and body.top_n < 0:
+            raise InvalidParameter("top_n", "'top_n' must be at least 1; 0 stands for all.")
         is_cohere = call.call.target.partition(b"?")[0].endswith(b"/v2/rerank")
         if body.truncate is None and (body.truncation or is_cohere):
             body.truncate = True
@@ -129,7 +147,7 @@ class OpenAiRanking:
             pairs,
             body,
             parameter,
-            raw=body.raw_scores,
+            raw=body.raw_scores or body.use_activation is False,
             document_tokens=body.max_tokens_per_doc,
         )
         # Equal scores keep the order of the documents.
@@ -146,7 +164,7 @@ class OpenAiRanking:
             # Cohere's second version never returns them, Jina and vLLM do.
             returns = not is_cohere
         results: list[dict[str, Any]] = []
-        for index in order[: body.top_n]:
+        for index in order[: body.top_n or None]:
             result: dict[str, Any] = {"index": index, "relevance_score": scores[index]}
             if returns:
                 result["document"] = {"text": texts[index]}
@@ -165,7 +183,8 @@ class OpenAiRanking:
         body = await call.read_body(ScoreBody)
         call.priority = priority_of(body.priority)
         pairs = _score_pairs(body)
-        scores = await self._scores(call, body.model, pairs, body, "text_2", raw=body.raw_scores)
+        raw = body.raw_scores or body.use_activation is False
+        scores = await self._scores(call, body.model, pairs, body, "documents", raw=raw)
         document = {
             "id": f"score-{uuid4().hex}",
             "object": "list",
@@ -186,7 +205,14 @@ class OpenAiRanking:
             raise InvalidParameter("inputs.sentences", "'sentences' cannot be an empty array.")
         pairs = [(inputs.source_sentence, sentence) for sentence in inputs.sentences]
         fields = body.parameters or body
-        scores = await self._scores(call, body.model, pairs, fields, "inputs", default_task=EMBED)
+
+        def prompts_of(model: TextModel) -> tuple[str, str]:
+            prompt = fields.prompt(model)
+            return prompt, prompt
+
+        scores = await self._scores(
+            call, body.model, pairs, fields, "inputs", default_task=EMBED, prompts_of=prompts_of
+        )
         return (orjson.dumps(scores),)
 
     async def _scores(  # noqa: PLR0913
@@ -200,9 +226,11 @@ class OpenAiRanking:
         raw: bool = False,
         default_task: str = RANK,
         document_tokens: int | None = None,
+        prompts_of: Callable[[TextModel], tuple[str, str]] = _ranking_prompts,
     ) -> list[float]:
         """Return the scores of pairs.
 
+        prompts_of: returns an embedder's prompts of the first and of the second texts.
         default_task: the task of the model that serves a call without a model's name.
         document_tokens: limit to which the second texts are truncated.
         """
@@ -220,7 +248,7 @@ class OpenAiRanking:
             if document_tokens is not None:
                 pairs = await _shortened(call, model, pairs, document_tokens)
             if RANK not in model.mapping.tasks:
-                texts, numbers = _distinct(pairs, model)
+                texts, numbers = _distinct(pairs, *prompts_of(model))
                 rows = await call.rows(model, texts, limit)
                 vectors = await call.infer(rows, partial(self._vector, model))
                 if len(set(map(len, vectors))) > 1:
@@ -268,14 +296,10 @@ async def _shortened(
 
 
 def _documents(body: RerankBody) -> list[str]:
-    if (body.documents is None) == (body.texts is None):
-        raise InvalidParameter(
-            "documents",
-            "Missing required parameter: 'documents'."
-            if body.documents is None
-            else "'documents' and 'texts' exclude each other.",
-            "missing_required_parameter" if body.documents is None else None,
-        )
+    if body.documents is not None and body.texts is not None:
+        raise InvalidParameter("documents", "'documents' and 'texts' exclude each other.")
+    if body.documents is None and body.texts is None:
+        raise missing("documents")
     texts = body.texts
     if texts is None:
         texts = [each if isinstance(each, str) else each.text for each in body.documents or ()]
@@ -287,32 +311,36 @@ def _documents(body: RerankBody) -> list[str]:
 
 def _score_pairs(body: ScoreBody) -> list[tuple[str, str]]:
     lists = []
-    for name, old in (("queries", "text_1"), ("documents", "text_2")):
-        value = getattr(body, old) if getattr(body, name) is None else getattr(body, name)
-        if value is None:
+    for names in _SCORE_NAMES:
+        given = [name for name in names if getattr(body, name) is not None]
+        if not given:
+            raise missing(names[0])
+        if len(given) > 1:
+            listed = " and ".join(map(repr, given))
+            raise InvalidParameter(given[1], f"{listed} exclude each other.")
+        value = getattr(body, given[0])
+        if not value and not isinstance(value, str):
             raise InvalidParameter(
-                old, f"Missing required parameter: '{old}'.", "missing_required_parameter"
+                given[0], f"'{given[0]}' cannot be an empty array.", "empty_array"
             )
         lists.append([value] if isinstance(value, str) else value)
     first, second = lists
-    if not first or not second:
-        raise InvalidParameter("text_1", "The lists of texts cannot be empty.", "empty_array")
     if len(first) == 1:
         first = first * len(second)
     if len(first) != len(second):
         raise InvalidParameter(
-            "text_1", f"{len(first)} first texts cannot be paired with {len(second)} second texts."
+            "queries", f"{len(first)} first texts cannot be paired with {len(second)} second texts."
         )
     return list(zip(first, second, strict=True))
 
 
 def _distinct(
-    pairs: list[tuple[str, str]], model: TextModel
+    pairs: list[tuple[str, str]], query: str, document: str
 ) -> tuple[list[str], list[tuple[int, int]]]:
-    """Return the texts to embed, each once, and each pair's places among them."""
-    prompts = model.mapping.prompts
-    query = next((prompts[name] for name in _QUERY if name in prompts), "")
-    document = next((prompts[name] for name in _DOCUMENT if name in prompts), "")
+    """Return the texts to embed, each once, and each pair's places among them.
+
+    query, document: prompts of the first and of the second texts.
+    """
     places: dict[str, int] = {}
     numbers = [
         (
