@@ -294,6 +294,38 @@ async def test_errors_have_the_form_of_their_api() -> None:
     assert isinstance(json.loads(kserve.body)["error"], str)
 
 
+async def test_the_only_model_needs_no_name() -> None:
+    async with gateway_site(openai_api=True) as site:
+        site.scheduler.texts["echo"] = described("echo")
+        embedded = await ask(site, "POST", "/v1/embeddings", b'{"input": "cat"}')
+        as_tei = await ask(site, "POST", "/embed", b'{"inputs": "cat"}')
+        as_cohere = await ask(site, "POST", "/v2/embed", b'{"texts": ["cat"]}')
+        info = json.loads((await ask(site, "GET", "/info")).body)
+    vector = json.loads(embedded.body)["data"][0]["embedding"]
+    assert json.loads(embedded.body)["model"] == "echo"
+    assert len(json.loads(as_tei.body)[0]) == len(vector)
+    assert json.loads(as_cohere.body)["embeddings"]["float"] == [vector]
+    assert info["model_type"] == {"embedding": {"pooling": "none"}}
+    assert info["model_id"] == info["served_model_name"] == "echo"
+    limits = {name: info[name] for name in info if name.startswith("max_")}
+    assert limits == {
+        "max_input_length": 1024,
+        "max_concurrent_requests": 256,
+        "max_batch_tokens": 8192,
+        "max_batch_requests": 8,
+        "max_client_batch_size": 2048,
+    }
+    assert (info["auto_truncate"], info["tokenization_workers"] > 0) == (False, True)
+
+
+async def test_health_follows_the_mesh() -> None:
+    async with text_site() as site:
+        assert (await ask(site, "GET", "/health")).status == 200
+        site.scheduler.ready = False
+        response = await ask(site, "GET", "/health")
+    assert (response.status, json.loads(response.body)["error_type"]) == (503, "Unhealthy")
+
+
 async def test_a_body_that_is_too_large_is_refused_in_the_form_of_its_api() -> None:
     async with text_site(http_max_input_size=1000) as site:
         large = b" " * 1001

@@ -104,7 +104,7 @@ class TextCall:
         self.priority = 0
         # When the texts of the call's rows began and ended to be tokenized.
         self._tokenized_ns = (0, 0)
-        # Of the response's head: further lines, and the type of its body.
+        # Further lines of the response's head, and the type of its body.
         self.header_lines = b""
         self.content_type = JSON
 

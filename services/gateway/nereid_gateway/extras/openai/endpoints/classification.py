@@ -130,7 +130,8 @@ class OpenAiClassification:
                 for each in scores
             ]
 
-        predictions = await call.with_model(body.model, _TASKS, work)
+        tasks = (CLASSIFY,) if body.model is None else _TASKS
+        predictions = await call.with_model(body.model, tasks, work)
         return (orjson.dumps(predictions if is_batch else predictions[0]),)
 
     async def _moderate(self, call: TextCall) -> Sequence[bytes]:

@@ -54,7 +54,7 @@ class EmbeddingsBody(InputFields, kw_only=True):
     """Body of /v1/embeddings."""
 
     encoding_format: Literal["float", "base64", "bytes", "bytes_only"] | None = None
-    # Of encodings in bytes.
+    # Encodings in bytes have these.
     embed_dtype: NumberType = "float32"
     endianness: Endianness = "native"
     dimensions: int | None = None

@@ -52,7 +52,7 @@ class RerankBody(TruncationFields, kw_only=True):
 
     query: str
     model: str | None = None
-    documents: list[str | Document] | None = None
+    documents: str | list[str | Document] | None = None
     top_n: int | None = None
     return_documents: bool | None = None
     # Cohere's limit for each document, which is truncated.
@@ -64,8 +64,9 @@ class RerankBody(TruncationFields, kw_only=True):
     texts: list[str] | None = None
     raw_scores: bool = False
     return_text: bool = False
-    # vLLM's opposite of raw_scores.
+    # vLLM's opposites of raw_scores, by the new and the old name.
     use_activation: bool | None = None
+    activation: bool | None = None
     # Accepted without effect.
     user: str | None = None
 
@@ -83,6 +84,7 @@ class ScoreBody(TruncationFields, kw_only=True):
     data_2: str | list[str] | None = None
     raw_scores: bool = False
     use_activation: bool | None = None
+    activation: bool | None = None
     priority: int = 0
     user: str | None = None
 
@@ -147,7 +149,7 @@ class OpenAiRanking:
             pairs,
             body,
             parameter,
-            raw=body.raw_scores or body.use_activation is False,
+            raw=_is_raw(body),
             document_tokens=body.max_tokens_per_doc,
         )
         # Equal scores keep the order of the documents.
@@ -183,8 +185,7 @@ class OpenAiRanking:
         body = await call.read_body(ScoreBody)
         call.priority = priority_of(body.priority)
         pairs = _score_pairs(body)
-        raw = body.raw_scores or body.use_activation is False
-        scores = await self._scores(call, body.model, pairs, body, "documents", raw=raw)
+        scores = await self._scores(call, body.model, pairs, body, "documents", raw=_is_raw(body))
         document = {
             "id": f"score-{uuid4().hex}",
             "object": "list",
@@ -301,12 +302,18 @@ def _documents(body: RerankBody) -> list[str]:
     if body.documents is None and body.texts is None:
         raise missing("documents")
     texts = body.texts
+    if isinstance(body.documents, str):
+        return [body.documents]
     if texts is None:
         texts = [each if isinstance(each, str) else each.text for each in body.documents or ()]
     if not texts:
         name = "documents" if body.texts is None else "texts"
         raise InvalidParameter(name, f"'{name}' cannot be an empty array.", "empty_array")
     return texts
+
+
+def _is_raw(body: RerankBody | ScoreBody) -> bool:
+    return body.raw_scores or False in (body.use_activation, body.activation)
 
 
 def _score_pairs(body: ScoreBody) -> list[tuple[str, str]]:

@@ -71,7 +71,7 @@ class InputFields(PromptFields, kw_only=True):
     messages: list[Message] | None = None
     # None: special tokens are added to texts, but not to what the template writes.
     add_special_tokens: bool | None = None
-    # Of messages.
+    # Messages have these.
     add_generation_prompt: bool | None = None
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] | None = None
@@ -120,7 +120,7 @@ async def text_of_messages(
     }
     text = await call.chat_text(model, made, tools, variables)
     if fields.continue_final_message:
-        # What the template writes after a message is cut.
+        # The template has written the end of the message.
         final = made[-1]["content"].strip()
         end = text.rfind(final)
         text = text[: end + len(final)] if end >= 0 else text

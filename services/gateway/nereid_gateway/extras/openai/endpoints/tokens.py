@@ -35,7 +35,7 @@ class TokenizeBody(Body, kw_only=True):
     # None: special tokens are added to texts, but not to what the template writes.
     add_special_tokens: bool | None = None
     return_token_strs: bool = False
-    # Of messages.
+    # Messages have these.
     tools: list[Tool] | None = None
     add_generation_prompt: bool | None = True
     continue_final_message: bool = False
