@@ -317,28 +317,33 @@ def _is_raw(body: RerankBody | ScoreBody) -> bool:
 
 
 def _score_pairs(body: ScoreBody) -> list[tuple[str, str]]:
-    lists = []
-    for names in _SCORE_NAMES:
-        given = [name for name in names if getattr(body, name) is not None]
-        if not given:
-            raise missing(names[0])
-        if len(given) > 1:
-            listed = " and ".join(map(repr, given))
-            raise InvalidParameter(given[1], f"{listed} exclude each other.")
-        value = getattr(body, given[0])
-        if not value and not isinstance(value, str):
-            raise InvalidParameter(
-                given[0], f"'{given[0]}' cannot be an empty array.", "empty_array"
-            )
-        lists.append([value] if isinstance(value, str) else value)
-    first, second = lists
+    (first_name, first), (second_name, second) = [_given(body, names) for names in _SCORE_NAMES]
     if len(first) == 1:
         first = first * len(second)
     if len(first) != len(second):
         raise InvalidParameter(
-            "queries", f"{len(first)} first texts cannot be paired with {len(second)} second texts."
+            first_name,
+            f"{len(first)} items of '{first_name}' cannot be paired with {len(second)} of"
+            f" '{second_name}'.",
         )
     return list(zip(first, second, strict=True))
+
+
+def _given(body: ScoreBody, names: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the name of the only one of several fields that is set, and its texts."""
+    given = [name for name in names if getattr(body, name) is not None]
+    if not given:
+        raise missing(names[0])
+    if len(given) > 1:
+        listed = " and ".join(map(repr, given))
+        raise InvalidParameter(given[1], f"{listed} exclude each other.")
+    name = given[0]
+    value: str | list[str] = getattr(body, name)
+    if isinstance(value, str):
+        return name, [value]
+    if not value:
+        raise InvalidParameter(name, f"'{name}' cannot be an empty array.", "empty_array")
+    return name, value
 
 
 def _distinct(
