@@ -524,7 +524,10 @@ def test_coheres_truncation(site: Site) -> None:
         body = cohere(site, [text], **fields)
         assert np.allclose(body["embeddings"]["float"][0], bare.vector(expected), atol=1e-5)
     assert "message" in cohere(site, [text], 400, truncate="NONE")
-    assert cohere(site, [text], max_tokens=9)["meta"]["tokens"]["input_tokens"] == 9
+    for most, expected_tokens in ((9, 9), (100_000, MAX_TOKENS)):
+        body = cohere(site, [text], max_tokens=most)
+        assert body["meta"]["tokens"]["input_tokens"] == expected_tokens
+    assert "max_tokens" in cohere(site, [text], 400, max_tokens=0)["message"]
 
 
 # Anthropic's API, as vLLM tests it

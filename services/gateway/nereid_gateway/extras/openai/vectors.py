@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import binascii
 import sys
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 import orjson
@@ -28,14 +28,6 @@ Endianness = Literal["native", "little", "big"]
 _TURN_NUMBERS: Final = 1 << 14
 _NUMPY: Final = orjson.OPT_SERIALIZE_NUMPY
 _BFLOAT16_NAN: Final = 0x7FC0
-
-
-class _Sized(Protocol):
-    @property
-    def size(self) -> int: ...
-
-
-Item = TypeVar("Item", bound=_Sized)
 
 
 def as_bytes(
@@ -66,7 +58,9 @@ def _as_bfloat16(vector: Vector) -> NDArray[np.uint16]:
     return np.where(np.isnan(vector), _BFLOAT16_NAN, rounded).astype(np.uint16)
 
 
-async def encode_list(vectors: Sequence[Item], document: Callable[[int, Item], Any]) -> list[bytes]:
+async def encode_list(
+    vectors: Sequence[Vector], document: Callable[[int, Vector], Any]
+) -> list[bytes]:
     """Return the JSON of a list with a document for each vector, in parts."""
     parts = [b"["]
     begin = numbers = 0

@@ -56,12 +56,16 @@ class OpenAiCohereEmbeddings:
         call.priority = priority_of(body.priority)
         if body.truncate is None:
             body.truncate = "END"
-        if body.max_tokens is not None and body.truncate_prompt_tokens is None:
-            body.truncate_prompt_tokens = body.max_tokens
+        most = body.max_tokens
+        if most is not None and most < 1:
+            raise InvalidParameter("max_tokens", "'max_tokens' must be at least 1.")
 
         async def work(model: TextModel) -> list[Vector]:
             texts = prompted(texts_of(body.texts, "texts"), body.prompt(model))
-            rows = await call.rows(model, texts, body.limit(model, "texts"))
+            limit = body.limit(model, "texts")
+            if most is not None:
+                limit = limit._replace(max_tokens=min(most, limit.max_tokens))
+            rows = await call.rows(model, texts, limit)
             dimensions = dimensions_of(model, body.output_dimension)
             normalizes = model.mapping.normalizes
             read = partial(read_vector, self._outputs, model, dimensions, normalizes)

@@ -22,6 +22,7 @@ from nereid_gateway.extras.openai.endpoints.text_fields import (
 )
 from nereid_gateway.extras.openai.errors import InvalidParameter
 from nereid_gateway.extras.openai.texts import outputs
+from nereid_gateway.extras.openai.texts.rows import MAX_IN_FLIGHT
 from nereid_gateway.extras.openai.vectors import (
     Endianness,
     NumberType,
@@ -36,15 +37,15 @@ if TYPE_CHECKING:
     from nereid.core.wire.messages import InferResponse
     from nereid_gateway.core.routes import Route
     from nereid_gateway.extras.openai.calls import TextCall, TextServices
-    from nereid_gateway.extras.openai.texts.outputs import OutputReader, SparseVector, Vector
+    from nereid_gateway.extras.openai.texts.outputs import OutputReader, Vector
     from nereid_gateway.extras.openai.texts.rows import Row
     from nereid_gateway.extras.openai.texts.text_models import TextModel
     from nereid_gateway.server.call import HttpCall
 
 # Vectors of tokens in one response, which may have 90 MB of JSON.
 _MAX_TOKEN_VECTORS: Final = 8192
-# Rows of logits for each token that a call has in flight: one may have megabytes.
-_SPARSE_IN_FLIGHT: Final = 8
+# Rows of a call in flight whose outputs are logits for each token, of megabytes each.
+_LOGITS_IN_FLIGHT: Final = 8
 # Bytes of a line of a response's head, which some clients limit to 64 KiB.
 _MAX_METADATA_BYTES: Final = 60_000
 _OCTETS: Final = b"application/octet-stream"
@@ -75,9 +76,9 @@ class PoolingBody(EmbeddingsBody, kw_only=True):
 
     def kind(self, model: TextModel) -> str:
         """Return the task, which the model has; raise InvalidParameter."""
-        embeds = EMBED in model.mapping.tasks
-        task = self.task or ("embed" if embeds else "classify")
-        if (task == "classify") == embeds:
+        tasks = model.mapping.tasks
+        task = self.task or ("embed" if EMBED in tasks else "classify")
+        if tasks.isdisjoint((CLASSIFY, RANK) if task == "classify" else (EMBED,)):
             raise InvalidParameter(
                 "task", f"Unsupported task: '{task}'. The model '{model.name}' does not have it."
             )
@@ -184,14 +185,14 @@ class OpenAiEmbeddings:
     async def _embed_sparse(self, call: TextCall) -> Sequence[bytes]:
         body = await call.read_body(EmbedAllBody)
 
-        async def work(model: TextModel) -> list[SparseVector]:
+        async def work(model: TextModel) -> list[bytes]:
             texts = prompted(texts_of(body.inputs, "inputs"), body.prompt(model))
             rows = await call.rows(model, texts, body.limit(model, "inputs"))
-            read = partial(self._sparse_vector, model)
-            return await call.infer(rows, read, _SPARSE_IN_FLIGHT)
+            most = _LOGITS_IN_FLIGHT if model.mapping.pooling else MAX_IN_FLIGHT
+            return await call.infer(rows, partial(self._weights, model), most)
 
-        vectors = await call.with_model(body.model, (EMBED_SPARSE,), work)
-        return await encode_list(vectors, _sparse_document)
+        documents = await call.with_model(body.model, (EMBED_SPARSE,), work)
+        return (b"[", b",".join(documents), b"]")
 
     def _vector_of(
         self, model: TextModel, body: EmbeddingsBody
@@ -199,9 +200,12 @@ class OpenAiEmbeddings:
         dimensions = dimensions_of(model, body.dimensions)
         return partial(read_vector, self._outputs, model, dimensions, body.normalizes(model))
 
-    def _sparse_vector(self, model: TextModel, response: InferResponse, row: Row) -> SparseVector:
+    def _weights(self, model: TextModel, response: InferResponse, row: Row) -> bytes:
+        """Return JSON: a thread reads large outputs, and so it encodes them as well."""
         array = self._outputs.read(response, model.mapping.output)
-        return outputs.sparse_vector(array, model.mapping, row)
+        ids, weights = outputs.sparse_vector(array, model.mapping, row)
+        pairs = zip(ids.tolist(), weights.tolist(), strict=True)
+        return orjson.dumps([{"index": token, "value": weight} for token, weight in pairs])
 
     def _token_vectors(self, model: TextModel, response: InferResponse, row: Row) -> Vector:
         mapping = model.mapping
@@ -310,11 +314,6 @@ def _metadata_line(document: dict[str, Any]) -> bytes:
             " 'bytes_only', or send several requests.",
         )
     return b"metadata: %b\r\n" % content.encode()
-
-
-def _sparse_document(_index: int, vector: SparseVector) -> list[dict[str, Any]]:
-    pairs = zip(vector.ids.tolist(), vector.weights.tolist(), strict=True)
-    return [{"index": token, "value": weight} for token, weight in pairs]
 
 
 def _check_token_count(rows: list[Row]) -> None:

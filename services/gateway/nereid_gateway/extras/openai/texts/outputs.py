@@ -93,11 +93,6 @@ class SparseVector(NamedTuple):
     ids: NDArray[np.int64]
     weights: Vector
 
-    @property
-    def size(self) -> int:
-        """Number of weights."""
-        return self.ids.size
-
 
 def sparse_vector(array: NDArray[Any], mapping: TextMapping, row: Row) -> SparseVector:
     """Return the weights of a row's text."""

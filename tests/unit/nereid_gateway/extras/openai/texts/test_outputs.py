@@ -84,7 +84,7 @@ def test_weights_of_the_vocabulary_leave_padding_and_zeros_out() -> None:
     assert np.allclose(found.weights, dense[dense > 0])
     pooled = TextMapping(frozenset({"embed_sparse"}), ids=IDS, output="out")
     found = outputs.sparse_vector(np.array([[0, 2.5, 0, -1]]), pooled, ROW)
-    assert (found.ids.tolist(), found.weights.tolist(), found.size) == ([1, 3], [2.5, -1], 2)
+    assert (found.ids.tolist(), found.weights.tolist()) == ([1, 3], [2.5, -1])
 
 
 def test_a_vector_of_zeros_has_no_direction() -> None:
