@@ -14,6 +14,7 @@ from nereid.model_config.batching_fields import MAX_BATCH_TOKENS
 from nereid.model_config.padding import PADDING
 from nereid.text.decisions import MarkerRows
 from nereid.text.files import TOKENIZERS
+from nereid.text.mapping import SPLADE
 from nereid.text.reading import read_mapping
 from nereid.text.tensors import USUAL_INPUTS
 
@@ -35,6 +36,8 @@ _OPTIONS: Final = (4, 16, 64)
 _MOST_OPTIONS: Final = 255
 # Enough for a whole batch of the usual longest texts; Text Embeddings Inference has as many.
 _MAX_BATCH_TOKENS: Final = 16_384
+# Each token's logits of a vocabulary have 120 KB or more.
+_MAX_BATCH_LOGITS: Final = 1024
 
 
 def takes_lone_rows(description: ModelDescription, files: Mapping[str, bytes]) -> bool:
@@ -67,7 +70,8 @@ def complete_export(config: ModelConfig, files: Mapping[str, bytes]) -> None:
     padding = config.parameters[PADDING].string_value = padding_of(config, mapping)
     # A budget of tokens is for rows with one length.
     if ";" not in padding and MAX_BATCH_TOKENS not in config.parameters:
-        config.parameters[MAX_BATCH_TOKENS].string_value = str(_MAX_BATCH_TOKENS)
+        most = _MAX_BATCH_LOGITS if mapping.pooling == SPLADE else _MAX_BATCH_TOKENS
+        config.parameters[MAX_BATCH_TOKENS].string_value = str(most)
 
 
 def padding_of(config: ModelConfig, mapping: TextMapping) -> str:

@@ -20,6 +20,7 @@ SENTENCE_TRANSFORMERS: Final = (
     "sentence_bert_config.json",
     "config_sentence_transformers.json",
     "1_Pooling/config.json",
+    "1_SpladePooling/config.json",
 )
 DECISIONS: Final = (
     "noulxp.json",

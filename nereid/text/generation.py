@@ -109,9 +109,6 @@ class Generation:
     outputs: Mapping[str, str] = field(default_factory=dict)
     # For requests that name no limit. 0: the model decides.
     max_tokens: int = 0
-    chat_template: str = ""
-    # Variables of the template.
-    special_tokens: Mapping[str, str] = field(default_factory=dict)
     # "hermes", "mistral", "llama3_json" or "".
     tool_parser: str = ""
     # Tokens that end a text.
@@ -133,6 +130,7 @@ def read_generation(
     config: ModelConfig,
     facts: HuggingFaceFiles,
     prompt_inputs: Collection[str],
+    chat_template: str,
 ) -> Generation:
     """Return a model's section `generation`, and guesses for what it leaves out.
 
@@ -140,8 +138,7 @@ def read_generation(
     """
     section.refuse_unknown(_KEYS)
     inputs = _read_inputs(section, config, prompt_inputs)
-    template = section.string("chat_template") or facts.chat_template()
-    tool_parser = section.string("tool_parser") or _tool_parser_of(template)
+    tool_parser = section.string("tool_parser") or _tool_parser_of(chat_template)
     if tool_parser and tool_parser not in TOOL_PARSERS:
         raise section.refuse("tool_parser", f"expected one of {', '.join(TOOL_PARSERS)}")
     max_tokens = section.count("max_tokens")
@@ -154,8 +151,6 @@ def read_generation(
         parameters=_read_parameters(section),
         outputs=_read_outputs(section, config),
         max_tokens=max_tokens,
-        chat_template=template,
-        special_tokens=facts.special_tokens(),
         tool_parser=tool_parser,
         eos_ids=frozenset(section.counts("eos_ids")) or facts.eos_ids(),
     )

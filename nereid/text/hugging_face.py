@@ -48,6 +48,7 @@ _PROBLEMS: Final = {
 }
 # Modules of sentence-transformers that change no vectors after the pooling, or are known here.
 _MODULES: Final = frozenset({"Transformer", "Pooling", "Normalize", "Dropout"})
+_SPLADE: Final = "SpladePooling"
 _SPECIAL_TOKENS: Final = ("bos_token", "eos_token", "unk_token", "pad_token")
 POOLINGS: Final = tuple(_POOLING_MODES.values())
 
@@ -82,6 +83,20 @@ class HuggingFaceFiles:
     def is_causal(self) -> bool:
         """True if a token sees only those before it, so that the last one knows the whole text."""
         return any(name.endswith("ForCausalLM") for name in self.architectures)
+
+    @property
+    def is_splade(self) -> bool:
+        """True for sentence-transformers' models with weights of the vocabulary's tokens."""
+        return any(_kind(module) == _SPLADE for module in self._modules)
+
+    def check_splade(self) -> None:
+        """Raise InvalidArgument for a pooling of such weights that is not SPLADE's usual one."""
+        for module in self._modules:
+            if _kind(module) == _SPLADE:
+                document = self._document(f"{module.string('path')}/config.json")
+                for key, usual in (("pooling_strategy", "max"), ("activation_function", "relu")):
+                    if document.string(key) not in {"", usual}:
+                        raise document.refuse(key, f"expected {usual}")
 
     def labels(self) -> tuple[str, ...]:
         """Return the labels by index; empty if the files are not a classifier's."""

@@ -18,6 +18,10 @@ RANK: Final = "rank"
 CLASSIFY: Final = "classify"
 DECIDE: Final = "decide"
 GENERATE: Final = "generate"
+# Weights of the vocabulary's tokens for a text (SPLADE).
+EMBED_SPARSE: Final = "embed_sparse"
+# Pooling of logits of each token: the maximum over the tokens of log(1 + relu(logit)).
+SPLADE: Final = "splade"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +40,7 @@ class TextMapping:
     text: TextInput | None = None
     # Output with vectors, scores, logits, or generated text; and its datatype.
     output: str = ""
-    # "mean", "cls", "last", "max"; "" if the output has one vector for each row already.
+    # "mean", "cls", "last", "max", or SPLADE; "" if the output has one vector for each row already.
     pooling: str = ""
     normalizes: bool = False
     # Lengths to which vectors may be cut; empty: any up to the full one if `matryoshka`.
@@ -57,6 +61,9 @@ class TextMapping:
     # Path of the tokenizer below the model's directory.
     tokenizer: str = "tokenizer.json"
     pad_id: int = 0
+    # Makes one text of messages; and further variables of it.
+    chat_template: str = ""
+    special_tokens: Mapping[str, str] = field(default_factory=dict)
     # Rows may have different numbers of tokens, which the scheduler pads or the model takes ragged.
     batches_lengths: bool = False
     # Set for models that generate.

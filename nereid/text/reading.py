@@ -18,7 +18,16 @@ from nereid.text.decision_reading import MANIFESTS, check_package, read_decision
 from nereid.text.documents import Document, parse_document
 from nereid.text.generation import read_generation
 from nereid.text.hugging_face import MAX_LABELS, POOLINGS, HuggingFaceFiles
-from nereid.text.mapping import CLASSIFY, DECIDE, EMBED, GENERATE, RANK, TextMapping
+from nereid.text.mapping import (
+    CLASSIFY,
+    DECIDE,
+    EMBED,
+    EMBED_SPARSE,
+    GENERATE,
+    RANK,
+    SPLADE,
+    TextMapping,
+)
 from nereid.text.tensors import (
     IDS,
     TEXT_INPUT,
@@ -38,7 +47,7 @@ if TYPE_CHECKING:
     from nereid.text.generation import Generation
 
 PARAMETER: Final = "text"
-TASKS: Final = (EMBED, RANK, CLASSIFY, DECIDE, GENERATE)
+TASKS: Final = (EMBED, EMBED_SPARSE, RANK, CLASSIFY, DECIDE, GENERATE)
 ACTIVATIONS: Final = ("softmax", "sigmoid", "none")
 KEYS: Final = (
     "task",
@@ -112,9 +121,10 @@ def _is_known_kind(tensors: Tensors, files: Mapping[str, bytes]) -> bool:
         return False
     if _other_inputs(tensors, USUAL_INPUTS.values()):
         return False
-    return any(name in tensors.outputs for name in _VECTORS) or _classifies(
-        tensors, HuggingFaceFiles(files)
-    )
+    facts = HuggingFaceFiles(files)
+    if any(name in tensors.outputs for name in _VECTORS) or _classifies(tensors, facts):
+        return True
+    return facts.is_splade and _LOGITS in tensors.outputs
 
 
 def _other_inputs(tensors: Tensors, names: Collection[str]) -> list[str]:
@@ -172,6 +182,7 @@ class _Reader:
         dimensions, matryoshka = self._dimensions(output)
         ids = self._inputs.get("ids")
         prompts = self._prompts()
+        template = self._chat_template(tasks)
         fixed_tokens = 0 if ids is None else max(self._tensors.inputs[ids.name].dims[-1], 0)
         return TextMapping(
             tasks,
@@ -193,7 +204,9 @@ class _Reader:
             tokenizer=self._tokenizer(),
             pad_id=self._declared.count("pad_id", self._facts.pad_id()),
             batches_lengths=ids is not None and self._batches_lengths(ids),
-            generation=self._generation(tasks),
+            chat_template=template,
+            special_tokens=self._facts.special_tokens(),
+            generation=self._generation(tasks, template),
             decisions=self._decisions(tasks, labels, output),
         )
 
@@ -219,6 +232,8 @@ class _Reader:
             return frozenset({EMBED})
         if _classifies(self._tensors, self._facts) or self._facts.is_classifier:
             return frozenset()
+        if self._facts.is_splade:
+            return frozenset({EMBED_SPARSE})
         raise declared.refuse("task", f"say one of {', '.join(TASKS)}")
 
     def _is_generator(self) -> bool:
@@ -307,7 +322,7 @@ class _Reader:
             for key in ("pooling", "normalize", "dimensions"):
                 if declared.has(key):
                     raise declared.refuse(key, "only models that embed have it")
-            return "", False
+            return self._sparse_pooling(tasks, output), False
         pooling = declared.string("pooling")
         per_token = len(output.dims) > 1
         if pooling and pooling not in POOLINGS:
@@ -315,11 +330,27 @@ class _Reader:
         if pooling and not per_token:
             raise declared.refuse("pooling", f"output '{output.name}' has one vector for each row")
         if per_token and "text" in self._inputs:
-            raise declared.refuse("output", f"output '{output.name}' has one vector for each token")
+            raise self._refuse_vectors_of_tokens(output)
         if per_token and not pooling:
             # Only then does it matter whether the files have a pooling that is unknown here.
             pooling = self._facts.pooling()
         return pooling, declared.boolean("normalize", default=self._facts.normalizes())
+
+    def _sparse_pooling(self, tasks: frozenset[str], output: _Output) -> str:
+        if EMBED_SPARSE not in tasks:
+            return ""
+        if len(tasks) > 1:
+            raise self._declared.refuse("task", f"{EMBED_SPARSE} excludes other tasks")
+        self._facts.check_splade()
+        if len(output.dims) == 1:
+            return ""
+        if "text" in self._inputs:
+            raise self._refuse_vectors_of_tokens(output)
+        return SPLADE
+
+    def _refuse_vectors_of_tokens(self, output: _Output) -> InvalidArgument:
+        problem = f"output '{output.name}' has one vector for each token"
+        return self._declared.refuse("output", problem)
 
     def _dimensions(self, output: _Output) -> tuple[tuple[int, ...], bool]:
         declared = self._declared
@@ -374,12 +405,16 @@ class _Reader:
             return False
         return any(tensor.name == ids.name for size in padding.sizes for tensor in size.inputs)
 
-    def _generation(self, tasks: frozenset[str]) -> Generation | None:
+    def _chat_template(self, tasks: frozenset[str]) -> str:
+        declared = self._section("generation", GENERATE, tasks).string("chat_template")
+        return declared or self._facts.chat_template()
+
+    def _generation(self, tasks: frozenset[str], template: str) -> Generation | None:
         section = self._section("generation", GENERATE, tasks)
         if GENERATE not in tasks:
             return None
         prompt_inputs = [tensor.name for tensor in self._inputs.values()]
-        return read_generation(section, self._config, self._facts, prompt_inputs)
+        return read_generation(section, self._config, self._facts, prompt_inputs, template)
 
     def _decisions(
         self, tasks: frozenset[str], labels: tuple[str, ...], output: _Output

@@ -322,7 +322,7 @@ def test_vectors_of_other_apis(site: Site) -> None:
     assert np.isclose(sum(body["data"][0]["data"]), 1)
     many = {"model": "plain", "inputs": text_models.texts(1000)}
     status, body = site.post("/embed_all", many)
-    assert (status, "send several requests" in body["error"]) == (400, True)
+    assert (status, "send several requests" in body["error"]) == (422, True)
     assert len(site.post("/embed", many)[1]) == 1000
 
 

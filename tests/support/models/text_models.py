@@ -39,7 +39,7 @@ def tokenizer() -> Tokenizer:
 
 
 def _graph(
-    *, labels: int, floats: str, ints: str, with_types: bool, batch: bool, seed: int
+    *, labels: int, splade: bool, floats: str, ints: str, with_types: bool, batch: bool, seed: int
 ) -> onnx.ModelProto:
     random = np.random.default_rng(seed)
     count = tokenizer().get_vocab_size()
@@ -82,6 +82,10 @@ def _graph(
             helper.make_node("MatMul", ["kept_sums", "head"], ["scores"]),
         ]
         name, source, dims = "logits", "scores", [*lead, labels]
+    if splade:
+        weights.append(weight("head", SIZE, count))
+        nodes.append(helper.make_node("MatMul", ["hidden", "head"], ["scores"]))
+        name, source, dims = "logits", "scores", [*lead, "tokens", count]
     nodes.append(helper.make_node("Cast", [source], [name], to=_FLOAT[floats]))
     inputs = INPUTS if with_types else INPUTS[:2]
     graph = helper.make_graph(
@@ -98,6 +102,8 @@ def export(
     folder: Path,
     *,
     labels: tuple[str, ...] = (),
+    splade: bool = False,
+    template: str = "",
     floats: str = "FP32",
     ints: str = "INT64",
     with_types: bool = True,
@@ -109,13 +115,15 @@ def export(
 ) -> Path:
     """Write a model's folder: an encoder, or a classifier with these labels.
 
-    batch: whether its tensors have a dimension for batches. config: config.pbtxt, if there is to be
-    one. flat: without a folder for the version, as a hub has it. text: text.json, likewise.
+    splade: whether it gives logits of the vocabulary for each token. template: of chats. batch:
+    whether its tensors have a dimension for batches. config: config.pbtxt, if there is to be one.
+    flat: without a folder for the version, as a hub has it. text: text.json, likewise.
     """
     version = folder if flat else folder / "1"
     version.mkdir(parents=True, exist_ok=True)
     graph = _graph(
         labels=len(labels),
+        splade=splade,
         floats=floats,
         ints=ints,
         with_types=with_types,
@@ -132,6 +140,11 @@ def export(
     if labels:
         described["id2label"] = {str(index): label for index, label in enumerate(labels)}
     (folder / "config.json").write_text(json.dumps(described))
+    if splade:
+        modules = [{"type": f"sentence_transformers.{name}"} for name in ("MLM", "SpladePooling")]
+        (folder / "modules.json").write_text(json.dumps(modules))
+    if template:
+        (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
     if config:
         (folder / "config.pbtxt").write_text(config)
     if text:

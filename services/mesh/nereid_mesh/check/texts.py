@@ -91,32 +91,32 @@ def _summary(mapping: TextMapping) -> str:
         names = ", ".join(mapping.labels[:4]) + (", ..." if len(mapping.labels) > 4 else "")
         parts.append(f"{len(mapping.labels)} labels by {mapping.activation} ({names})")
     if mapping.generation is not None:
-        parts += _abilities(mapping.generation)
+        parts += _abilities(mapping, mapping.generation)
     if mapping.max_tokens:
         parts.append(f"up to {mapping.max_tokens} tokens")
     return f"it takes texts ({', '.join(sorted(mapping.tasks))}): {'; '.join(parts)}"
 
 
-def _abilities(generation: Generation) -> Iterator[str]:
+def _abilities(mapping: TextMapping, generation: Generation) -> Iterator[str]:
     taken = [name for name in SAMPLING if generation.takes(name)]
     if taken:
         yield f"takes {', '.join(taken)}"
-    yield "chat template" if generation.chat_template else "no chat template"
+    yield "chat template" if mapping.chat_template else "no chat template"
     if generation.tool_parser:
         yield f"tools as {generation.tool_parser}"
 
 
 def _template(mapping: TextMapping) -> Iterator[Finding]:
     """Yield a finding if the chat template has an error, and the packages of gateways are here."""
-    if mapping.generation is None or find_spec("jinja2") is None:
+    if not mapping.chat_template or find_spec("jinja2") is None:
         return
     # Few models have one.
-    from nereid_gateway.extras.openai.generation.chat_templates import (  # noqa: PLC0415
+    from nereid_gateway.extras.openai.texts.chat_templates import (  # noqa: PLC0415
         check_template,
     )
 
     try:
-        check_template(mapping.generation.chat_template)
+        check_template(mapping.chat_template)
     except InvalidArgument as error:
         yield Finding(Severity.WARNING, "text-mapping", error.message)
 

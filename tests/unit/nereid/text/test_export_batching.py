@@ -52,6 +52,13 @@ def test_an_encoder_is_padded(tensors: str, padding: str) -> None:
     assert mapping.batches_lengths
 
 
+def test_batches_of_logits_of_a_vocabulary_are_small() -> None:
+    message = configured(INPUTS + LOGITS.replace("[ 2 ]", "[ -1, 30522 ]"))
+    complete_export(message, {**FILES, "modules.json": b'[{"type": "models.SpladePooling"}]'})
+    assert message.parameters[PADDING].string_value == f"{PADDED} -> logits[0]: 16 24 32 40"
+    assert message.parameters["max_batch_tokens"].string_value == "1024"
+
+
 def test_questions_of_a_package_are_padded_in_tokens_and_options() -> None:
     files = decision_models.package_files({})
     message = configured(decision_models.PACKAGE)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nereid.core.errors import InvalidArgument
-from nereid.text import read_mapping
+from nereid.text import TextMapping, read_mapping
 from nereid.text.generation import Generation, GenerationInput
 from tests.support.models.onnx_models import config
 
@@ -17,9 +17,9 @@ SAID = 'output { name: "SAID" data_type: TYPE_STRING dims: [ 1 ] }'
 LIMIT = 'input { name: "LIMIT" data_type: TYPE_INT32 dims: [ 1 ] optional: true }'
 
 
-def read(
+def read_all(
     tensors: str, batch: int = 0, files: dict[str, Any] | None = None, **section: Any
-) -> Generation:
+) -> TextMapping:
     message = config(tensors)
     message.max_batch_size = batch
     written = {"text.json": {"task": "generate", "generation": section}, **(files or {})}
@@ -29,8 +29,13 @@ def read(
     }
     mapping = read_mapping(message, contents)
     assert mapping is not None
-    assert mapping.generation is not None
-    return mapping.generation
+    return mapping
+
+
+def read(tensors: str, batch: int = 0, **section: Any) -> Generation:
+    generation = read_all(tensors, batch, **section).generation
+    assert generation is not None
+    return generation
 
 
 def test_inputs_are_found_by_their_names() -> None:
@@ -111,8 +116,9 @@ def test_inputs_and_parameters_may_have_other_names() -> None:
 )
 def test_templates_of_all_files(file: str, template: str, parser: str) -> None:
     content: Any = template if file.endswith("jinja") else {"chat_template": template}
-    generation = read(TEXT + SAID, files={file: content})
-    assert (generation.chat_template, generation.tool_parser) == (template, parser)
+    mapping = read_all(TEXT + SAID, files={file: content})
+    assert mapping.generation is not None
+    assert (mapping.chat_template, mapping.generation.tool_parser) == (template, parser)
 
 
 def test_facts_of_hugging_faces_files() -> None:
@@ -127,10 +133,10 @@ def test_facts_of_hugging_faces_files() -> None:
         "generation_config.json": {"eos_token_id": [1, 2]},
         "config.json": {"eos_token_id": 3},
     }
-    generation = read(TEXT + SAID, files=files)
-    assert generation.chat_template == "tools"
-    assert generation.special_tokens == {"bos_token": "<s>", "eos_token": "</s>"}
-    assert generation.eos_ids == {1, 2}
+    mapping = read_all(TEXT + SAID, files=files)
+    assert mapping.chat_template == "tools"
+    assert mapping.special_tokens == {"bos_token": "<s>", "eos_token": "</s>"}
+    assert read(TEXT + SAID, files=files).eos_ids == {1, 2}
     del files["generation_config.json"]
     assert read(TEXT + SAID, files=files).eos_ids == {3}
 

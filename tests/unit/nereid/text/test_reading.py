@@ -332,12 +332,56 @@ def test_the_padding_token_may_be_among_the_added_ones() -> None:
     assert read(IDS + HIDDEN, config={"pad_token_id": -1}).pad_id == 0
 
 
+def test_splade_is_known_by_its_module_or_declared() -> None:
+    tokens = 'output { name: "logits" data_type: TYPE_FP32 dims: [ -1, 40 ] }'
+    modules = [{"type": "sentence_transformers.sparse_encoder.models.SpladePooling", "path": "1_S"}]
+    masked = {"architectures": ["BertForMaskedLM"]}
+    guessed = read(IDS + tokens, modules=modules, config=masked)
+    declared = read(IDS + tokens, text={"task": "embed_sparse"}, config=masked)
+    for mapping in (guessed, declared):
+        assert (set(mapping.tasks), mapping.pooling) == ({"embed_sparse"}, "splade")
+        assert (mapping.output, mapping.normalizes) == ("logits", False)
+    assert read_mapping(configured(IDS + tokens), model_files(config=masked)) is None
+    pooled = 'output { name: "weights" data_type: TYPE_FP32 dims: [ 40 ] }'
+    assert read(IDS + pooled, text={"task": "embed_sparse"}).pooling == ""
+
+
+@pytest.mark.parametrize(
+    ("tensors", "documents", "error"),
+    [
+        (IDS, {"text": {"task": ["embed_sparse", "classify"]}}, "task: embed_sparse excludes"),
+        (IDS, {"text": {"task": "embed_sparse", "pooling": "max"}}, "pooling: only models that"),
+        (
+            IDS,
+            {
+                "modules": [{"type": "x.SpladePooling", "path": "1_SpladePooling"}],
+                "1_SpladePooling__config": {"pooling_strategy": "sum"},
+            },
+            "pooling_strategy: expected max",
+        ),
+        (
+            'input { name: "TEXT" data_type: TYPE_STRING dims: [ 1 ] }',
+            {"text": {"task": "embed_sparse"}},
+            "output: output 'logits' has one vector for each token",
+        ),
+    ],
+)
+def test_other_sparse_vectors_are_refused(
+    tensors: str, documents: dict[str, Any], error: str
+) -> None:
+    logits = 'output { name: "logits" data_type: TYPE_FP32 dims: [ -1, 40 ] }'
+    if "classify" in str(documents):
+        logits = 'output { name: "logits" data_type: TYPE_FP32 dims: [ 40 ] }'
+    with pytest.raises(InvalidArgument, match=error):
+        read(tensors + logits, **documents)
+
+
 @pytest.mark.parametrize(
     ("declared", "error"),
     [
         ([], "text.json: expected an object"),
         ({"poling": "mean"}, "text.json: unknown key 'poling'; known: task, inputs, "),
-        ({"task": "sing"}, "text.json: task: expected one of embed, rank, "),
+        ({"task": "sing"}, "text.json: task: expected one of embed, embed_sparse, "),
         ({"task": 1}, "text.json: task: expected a list of strings"),
         ({"inputs": {"id": "x"}}, "text.json: inputs: unknown key 'id'; known: ids, "),
         ({"inputs": {"ids": "x"}}, "text.json: inputs: ids: the model has no input 'x'"),

@@ -20,6 +20,8 @@ _INVALID: Final = "invalid_request_error"
 _SERVER: Final = "server_error"
 # Code of the error for a text with more tokens than the model reads.
 TOO_LONG: Final = "context_length_exceeded"
+# Code of the error for a list without items.
+EMPTY: Final = "empty_array"
 
 
 class _Kind(NamedTuple):
@@ -48,7 +50,7 @@ _ANTHROPIC_TYPES: Final = {
     503: "overloaded_error",
     504: "timeout_error",
 }
-_TEI_TYPES: Final = {400: "Validation", 404: "Validation", 429: "Overloaded", 503: "Overloaded"}
+_TEI_TYPES: Final = {429: "Overloaded", 503: "Overloaded"}
 _SYSTEM_ONE_TYPES: Final = {
     401: "unauthorized",
     403: "unauthorized",
@@ -60,6 +62,7 @@ _SYSTEM_ONE_TYPES: Final = {
 _TEI_PATHS: Final = (
     "/embed",
     "/embed_all",
+    "/embed_sparse",
     "/predict",
     "/similarity",
     "/decode",
@@ -124,6 +127,15 @@ def tei_error(status: int, message: str) -> bytes:
     return orjson.dumps({"error": _encodable(message), "error_type": kind})
 
 
+def tei_unhealthy(_status: int, message: str) -> bytes:
+    """Return the body of the error of a server that is not ready, as TEI has it."""
+    return orjson.dumps({"error": message, "error_type": "Unhealthy"})
+
+
+def _tei_empty_error(_status: int, message: str) -> bytes:
+    return orjson.dumps({"error": _encodable(message), "error_type": "Empty"})
+
+
 def cohere_error(_status: int, message: str) -> bytes:
     """Return the body of an error as Cohere's second version has it."""
     return orjson.dumps({"message": _encodable(message)})
@@ -152,7 +164,7 @@ def set_error_form(call: HttpCall) -> None:
     path = path_of(call.target)
     if path in _TEI_PATHS:
         call.encode_error = tei_error
-    elif path.endswith("/v2/rerank"):
+    elif path.endswith(("/v2/rerank", "/v2/embed")):
         call.encode_error = cohere_error
     elif path.endswith("/v1/systemone"):
         call.encode_error = system_one_error
@@ -169,6 +181,11 @@ def fail_call(call: HttpCall, error: NereidError, extra: bytes = b"") -> None:
         status = 422
     if call.encode_error is openai_error:
         call.encode_error = _detailed(error)
+    if call.encode_error is tei_error and isinstance(error, InvalidParameter):
+        if error.api_code == EMPTY:
+            call.encode_error = _tei_empty_error
+        else:
+            status = 422
     call.fail(status, error.message, extra=retry_line(error) + extra)
 
 

@@ -15,7 +15,7 @@ from nereid_gateway.extras.openai.endpoints.completions import (
     event_of,
     usage_document,
 )
-from nereid_gateway.extras.openai.endpoints.embeddings import priority_of
+from nereid_gateway.extras.openai.endpoints.text_fields import priority_of
 from nereid_gateway.extras.openai.errors import InvalidParameter
 from nereid_gateway.extras.openai.generation.choices import STOP, TOOL_CALLS
 from nereid_gateway.extras.openai.generation.event_stream import EventStream
@@ -52,6 +52,20 @@ class Tool(Body, kw_only=True):
 
     type: str
     function: dict[str, Any] | None = None
+
+
+def functions_of(tools: Sequence[Tool] | None) -> list[dict[str, Any]]:
+    """Return the functions of tools; raise InvalidParameter for tools of other types."""
+    functions = []
+    for index, tool in enumerate(tools or ()):
+        if tool.type != "function" or tool.function is None:
+            raise InvalidParameter(
+                f"tools[{index}].type",
+                f"Invalid value: '{tool.type[:100]}'. Supported values are: 'function'.",
+                "invalid_value",
+            )
+        functions.append(tool.function)
+    return functions
 
 
 class ChatBody(CompletionFields, kw_only=True):
@@ -104,16 +118,8 @@ class ChatBody(CompletionFields, kw_only=True):
 
     def functions_of_tools(self) -> list[dict[str, Any]]:
         """Return the functions that the model may call, none if the client wants no call."""
-        for index, tool in enumerate(self.tools or ()):
-            if tool.type != "function" or tool.function is None:
-                raise InvalidParameter(
-                    f"tools[{index}].type",
-                    f"Invalid value: '{tool.type[:100]}'. Supported values are: 'function'.",
-                    "invalid_value",
-                )
-        if self.tool_choice == "none":
-            return []
-        return [tool.function for tool in self.tools or () if tool.function is not None]
+        functions = functions_of(self.tools)
+        return [] if self.tool_choice == "none" else functions
 
 
 _REFUSED = (

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from nereid.text.mapping import GENERATE
 from nereid_gateway.extras.openai.bodies import texts_of
-from nereid_gateway.extras.openai.endpoints.embeddings import priority_of
+from nereid_gateway.extras.openai.endpoints.text_fields import priority_of
 from nereid_gateway.extras.openai.errors import InvalidParameter, error_members
 from nereid_gateway.extras.openai.generation.event_stream import EventStream
 from nereid_gateway.extras.openai.generation.fields import (

@@ -41,6 +41,15 @@ if TYPE_CHECKING:
 # Anthropic names no limit.
 _MAX_STOPS: Final = 64
 _THOUGHTS: Final = frozenset({"thinking", "redacted_thinking"})
+# Fields that blocks of a type have, and those that must not be empty.
+_FIELDS: Final = {
+    "text": ("text",),
+    "thinking": ("thinking",),
+    "tool_use": ("id", "name", "input"),
+    "tool_result": ("tool_use_id",),
+    "redacted_thinking": ("data",),
+}
+_FILLED: Final = frozenset({"id", "name", "tool_use_id", "data"})
 
 
 class Block(Body, kw_only=True):
@@ -398,12 +407,13 @@ def _messages_of(turn: Turn, place: str) -> list[Message]:
     results = []
     texts: list[Block] = []
     calls = []
-    for block in turn.content:
+    for index, block in enumerate(turn.content):
+        _check_block(block, f"{place}.content.{index}")
         if block.type == "tool_result":
             content = _text_of(block.content or "", place)
             results.append(Message(role="tool", content=content, tool_call_id=block.tool_use_id))
         elif block.type == "tool_use":
-            arguments = orjson.dumps(block.input or {}).decode()
+            arguments = orjson.dumps(block.input).decode()
             function = FunctionCall(name=block.name or "", arguments=arguments)
             calls.append(MessageToolCall(id=block.id or "", function=function))
         elif block.type not in _THOUGHTS:
@@ -413,6 +423,14 @@ def _messages_of(turn: Turn, place: str) -> list[Message]:
         content = _text_of(texts, place)
         messages.append(Message(role=turn.role, content=content, tool_calls=calls or None))
     return messages
+
+
+def _check_block(block: Block, place: str) -> None:
+    """Raise InvalidParameter for a block that lacks a field of its type."""
+    for name in _FIELDS.get(block.type, ()):
+        value = getattr(block, name)
+        if value is None or (name in _FILLED and not value):
+            raise InvalidParameter(f"{place}.{name}", f"{place}.{name}: this field is required.")
 
 
 def _text_of(content: str | list[Block], place: str) -> str:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from nereid_gateway.core.client_request import ClientRequest
     from nereid_gateway.extras.openai.calls import TextCall, TextServices
-    from nereid_gateway.extras.openai.generation.chat_templates import TemplateRenderer
     from nereid_gateway.extras.openai.generation.sampling import Sampling
     from nereid_gateway.extras.openai.generation.tool_choice import DemandedCall
     from nereid_gateway.extras.openai.texts.text_models import TextModel
@@ -62,12 +61,9 @@ class Usage(NamedTuple):
 class Generator:
     """Generates texts for the calls of one gateway."""
 
-    def __init__(
-        self, services: TextServices, submission: InferSubmission, renderer: TemplateRenderer
-    ) -> None:
+    def __init__(self, services: TextServices, submission: InferSubmission) -> None:
         self._services = services
         self._submission = submission
-        self._renderer = renderer
         self._responses = ResponseReader()
         self._grammars = BoundedCache[bytes, Grammars](_MAX_GRAMMARS)
 
@@ -83,23 +79,7 @@ class Generator:
 
         variables: further ones of the template. Raises InvalidParameter without a template.
         """
-        generation = model.generation
-        if not generation.chat_template:
-            raise InvalidParameter(
-                "messages",
-                f"The model '{model.name}' has no chat template. Use /v1/completions, or add"
-                " chat_template.jinja to its directory.",
-                "model_not_supported",
-            )
-        values = {
-            **generation.special_tokens,
-            "add_generation_prompt": True,
-            **variables,
-            "messages": messages,
-            "tools": tools or None,
-        }
-        text = await self._renderer.render(call.call.peer, generation.chat_template, values)
-        # The template writes the special tokens itself.
+        text = await call.chat_text(model, messages, tools, variables)
         return await self.text_prompt(call, model, text, special=False)
 
     async def text_prompt(

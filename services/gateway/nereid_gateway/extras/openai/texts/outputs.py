@@ -87,6 +87,25 @@ def pooled_vector(array: NDArray[Any], mapping: TextMapping, row: Row) -> Vector
     return pooled.astype(np.float32)
 
 
+class SparseVector(NamedTuple):
+    """Weights of tokens of the vocabulary, without those that are 0."""
+
+    ids: NDArray[np.int64]
+    weights: Vector
+
+
+def sparse_vector(array: NDArray[Any], mapping: TextMapping, row: Row) -> SparseVector:
+    """Return the weights of a row's text."""
+    if mapping.pooling:
+        # log(1 + relu(x)) never falls, so the largest logit gives the largest weight.
+        logits = _tokens_of(array, mapping, row).max(axis=0).astype(np.float32)
+        weights = np.log1p(np.maximum(logits, np.float32(0)))
+    else:
+        weights = array.reshape(-1).astype(np.float32)
+    (ids,) = np.nonzero(weights)
+    return SparseVector(ids, weights[ids])
+
+
 def _tokens_of(array: NDArray[Any], mapping: TextMapping, row: Row) -> NDArray[Any]:
     is_batch = mapping.ids is None or mapping.ids.rank > 1
     vectors = array[0] if is_batch and array.ndim == 3 else array

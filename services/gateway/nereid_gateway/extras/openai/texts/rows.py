@@ -31,7 +31,8 @@ Output = TypeVar("Output")
 
 _log = logging.getLogger(__name__)
 
-_MAX_IN_FLIGHT: Final = 256
+# Rows of a call.
+MAX_IN_FLIGHT: Final = 256
 # Outputs of up to this size are read on the event loop, which takes at most about 100 us.
 _LOOP_BYTES: Final = 512 << 10
 
@@ -63,13 +64,13 @@ class RowSubmission:
     """Submits the rows of calls."""
 
     def __init__(
-        self, submission: InferSubmission, pool: WorkPool, max_in_flight: int = _MAX_IN_FLIGHT
+        self, submission: InferSubmission, pool: WorkPool, max_in_flight: int = MAX_IN_FLIGHT
     ) -> None:
         self._submission = submission
         self._pool = pool
         self._max_in_flight = max_in_flight
 
-    async def infer(
+    async def infer(  # noqa: PLR0913
         self,
         call: HttpCall,
         rows: Sequence[Row],
@@ -77,6 +78,7 @@ class RowSubmission:
         *,
         priority: int = 0,
         tokenized_ns: tuple[int, int] = (0, 0),
+        max_in_flight: int = MAX_IN_FLIGHT,
     ) -> list[Output]:
         """Return what `read` makes of each row's response, in the order of the rows.
 
@@ -87,7 +89,7 @@ class RowSubmission:
         submit_row = partial(self._submission.submit_row, call, tokenized_ns)
         flight = _Flight(submit_row, self._pool, call, rows, read, priority)
         try:
-            return await flight.run(self._max_in_flight)
+            return await flight.run(min(max_in_flight, self._max_in_flight))
         finally:
             flight.cancel()
 

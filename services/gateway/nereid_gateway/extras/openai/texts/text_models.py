@@ -97,7 +97,7 @@ class TextModel:
     def eos_ids(self) -> frozenset[int]:
         """Return the tokens that end a text. The tokenizer has to be read if there is one."""
         generation = self.generation
-        token = generation.special_tokens.get("eos_token")
+        token = self.mapping.special_tokens.get("eos_token")
         if generation.eos_ids or token is None or not self.has_tokenizer:
             return generation.eos_ids
         token_id = self.tokenizer().id_of(token)
