@@ -61,6 +61,8 @@ def complete_export(config: ModelConfig, files: Mapping[str, bytes]) -> None:
         return
     if mapping is None or mapping.ids is None or mapping.mask is None or mapping.fixed_tokens:
         return
+    if mapping.keeps_tokens:
+        return
     config.max_batch_size = max(config.max_batch_size, _MAX_BATCH_SIZE)
     # The default, which was completed for the former size.
     config.dynamic_batching.preferred_batch_size[:] = [config.max_batch_size]
@@ -75,6 +77,8 @@ def padding_of(config: ModelConfig, mapping: TextMapping) -> str:
     assert mapping.ids is not None, "only models that take token ids are padded"
     others = [tensor.name for tensor in (mapping.mask, mapping.types) if tensor is not None]
     inputs = [f"{mapping.ids.name}[0]={mapping.pad_id}", *(f"{name}[0]" for name in others)]
+    if mapping.positions is not None:
+        inputs.append(f"{mapping.positions.name}[0]={mapping.padded_position}")
     # The first dim of vectors for each token is the number of tokens.
     outputs = [
         f"{output.name}[0]"

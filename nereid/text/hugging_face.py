@@ -158,14 +158,20 @@ class HuggingFaceFiles:
         """Return the largest number of tokens of an input; 0 if no file says it."""
         config = self._config
         positions = config.count("max_position_embeddings")
-        if config.string("model_type") in _POSITIONS_AFTER_PADDING:
-            positions = max(positions - config.count("pad_token_id", 1) - 1, 0)
+        positions = max(positions - self.first_position(), 0)
         limits = [
             positions,
             self._document("sentence_bert_config.json").count("max_seq_length"),
             self._max_length(),
         ]
         return min(filter(None, limits), default=0)
+
+    def first_position(self) -> int:
+        """Return the position of a text's first token."""
+        config = self._config
+        if config.string("model_type") in _POSITIONS_AFTER_PADDING:
+            return config.count("pad_token_id", 1) + 1
+        return 0
 
     def _max_length(self) -> int:
         value = self._tokenizer.values.get("model_max_length")

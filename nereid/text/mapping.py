@@ -33,6 +33,9 @@ class TextMapping:
     mask: TextInput | None = None
     # 0 for tokens of the first text of a pair, 1 for those of the second.
     types: TextInput | None = None
+    # Position of each token in its text.
+    positions: TextInput | None = None
+    first_position: int = 0
     text: TextInput | None = None
     # Output with vectors, scores, logits, or generated text; and its datatype.
     output: str = ""
@@ -57,9 +60,17 @@ class TextMapping:
     # Path of the tokenizer below the model's directory.
     tokenizer: str = "tokenizer.json"
     pad_id: int = 0
+    # The model keeps the keys and values of a sequence's tokens. Each request has only the tokens
+    # that follow, but a mask for all.
+    keeps_tokens: bool = False
     # Rows may have different numbers of tokens, which the scheduler pads or the model takes ragged.
     batches_lengths: bool = False
     # Set for models that generate.
     generation: Generation | None = None
     # Rows of a question, and probabilities of its logits. None: the model does not decide.
     decisions: DecisionMapping | None = None
+
+    @property
+    def padded_position(self) -> int:
+        """Position of padding, as transformers has it."""
+        return self.first_position - 1 if self.first_position else 1

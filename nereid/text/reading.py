@@ -58,8 +58,10 @@ KEYS: Final = (
     "generation",
 )
 _FLOATS: Final = frozenset({"FP16", "BF16", "FP32", "FP64"})
+# Vectors may be quantized.
+_NUMBERS: Final = _FLOATS | {"INT8"}
 # Usual names of outputs, the preferred first.
-_VECTORS: Final = ("sentence_embedding", "last_hidden_state", "token_embeddings")
+_VECTORS: Final = ("sentence_embedding", "last_hidden_state", "token_embeddings", "pooler_output")
 _LOGITS: Final = "logits"
 _MARKS: Final = frozenset({text_files.MAPPING, text_files.TOKENIZER, *MANIFESTS})
 _PACKAGE_OUTPUT: Final = "option_logits"
@@ -112,8 +114,11 @@ def _is_known_kind(tensors: Tensors, files: Mapping[str, bytes]) -> bool:
         return False
     if _other_inputs(tensors, USUAL_INPUTS.values()):
         return False
-    return any(name in tensors.outputs for name in _VECTORS) or _classifies(
-        tensors, HuggingFaceFiles(files)
+    facts = HuggingFaceFiles(files)
+    return (
+        any(name in tensors.outputs for name in _VECTORS)
+        or _classifies(tensors, facts)
+        or _predicts_tokens(tensors, facts)
     )
 
 
@@ -128,6 +133,12 @@ def _classifies(tensors: Tensors, facts: HuggingFaceFiles) -> bool:
     if logits is None or len(logits.dims) + tensors.batches != 2:
         return False
     return facts.is_classifier or not facts.architectures
+
+
+def _predicts_tokens(tensors: Tensors, facts: HuggingFaceFiles) -> bool:
+    """Return whether logits are those of the token that follows each one."""
+    logits = tensors.outputs.get(_LOGITS)
+    return facts.is_causal and logits is not None and len(logits.dims) + tensors.batches == 3
 
 
 class _Output(NamedTuple):
@@ -178,6 +189,8 @@ class _Reader:
             ids,
             self._inputs.get("mask"),
             self._inputs.get("types"),
+            self._inputs.get("positions"),
+            self._first_position(),
             self._inputs.get("text"),
             output.name,
             pooling=pooling,
@@ -192,6 +205,7 @@ class _Reader:
             fixed_tokens=fixed_tokens,
             tokenizer=self._tokenizer(),
             pad_id=self._declared.count("pad_id", self._facts.pad_id()),
+            keeps_tokens=self._keeps_tokens(output, fixed_tokens),
             batches_lengths=ids is not None and self._batches_lengths(ids),
             generation=self._generation(tasks),
             decisions=self._decisions(tasks, labels, output),
@@ -217,6 +231,8 @@ class _Reader:
         usual = [output] if output else self._tensors.outputs
         if declared.has("pooling") or any(name in _VECTORS for name in usual):
             return frozenset({EMBED})
+        if _predicts_tokens(self._tensors, self._facts):
+            return frozenset({GENERATE})
         if _classifies(self._tensors, self._facts) or self._facts.is_classifier:
             return frozenset()
         raise declared.refuse("task", f"say one of {', '.join(TASKS)}")
@@ -239,7 +255,9 @@ class _Reader:
         if name not in outputs:
             problem = f"the model has no output '{name}'" if name else "say which output it is"
             raise declared.refuse("output", problem)
-        allowed = _FLOATS | {BYTES} if tasks & {GENERATE, DECIDE} else _FLOATS
+        allowed = _NUMBERS if EMBED in tasks else _FLOATS
+        if tasks & {GENERATE, DECIDE}:
+            allowed |= {BYTES}
         if GENERATE in tasks and "ids" in self._inputs:
             # The model gives tokens, or logits of them.
             allowed = _FLOATS | IDS
@@ -352,6 +370,18 @@ class _Reader:
         if self._manifest is not None:
             limits.append(self._manifest.section("limits").count("max_tokens"))
         return min(filter(None, limits), default=0)
+
+    def _first_position(self) -> int:
+        return self._facts.first_position() if "positions" in self._inputs else 0
+
+    def _keeps_tokens(self, output: _Output, fixed_tokens: int) -> bool:
+        state = self._config.sequence_batching.state
+        if "ids" not in self._inputs or not state:
+            return False
+        if fixed_tokens:
+            problem = f"a model with state takes any number of tokens, not {fixed_tokens}"
+            raise self._declared.refuse("inputs", problem)
+        return datatype(self._tensors.outputs[output.name]) in _NUMBERS
 
     def _tokenizer(self) -> str:
         declared = self._declared

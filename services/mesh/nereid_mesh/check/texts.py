@@ -77,7 +77,7 @@ def _lacks_tokenizer(config: ModelConfig, files: Mapping[str, bytes]) -> bool:
 
 
 def _summary(mapping: TextMapping) -> str:
-    tensors = (mapping.ids, mapping.mask, mapping.types, mapping.text)
+    tensors = (mapping.ids, mapping.mask, mapping.types, mapping.positions, mapping.text)
     inputs = ", ".join(tensor.name for tensor in tensors if tensor is not None)
     parts = [f"{inputs} -> {mapping.output}"]
     if mapping.pooling:
@@ -92,6 +92,8 @@ def _summary(mapping: TextMapping) -> str:
         parts.append(f"{len(mapping.labels)} labels by {mapping.activation} ({names})")
     if mapping.generation is not None:
         parts += _abilities(mapping.generation)
+    if mapping.keeps_tokens:
+        parts.append("a sequence for each text, with state")
     if mapping.max_tokens:
         parts.append(f"up to {mapping.max_tokens} tokens")
     return f"it takes texts ({', '.join(sorted(mapping.tasks))}): {'; '.join(parts)}"
@@ -124,6 +126,9 @@ def _template(mapping: TextMapping) -> Iterator[Finding]:
 def _lengths(config: ModelConfig, mapping: TextMapping) -> Iterator[Finding]:
     """Yield a finding if texts of different lengths do not share batches."""
     if mapping.ids is None or mapping.batches_lengths or mapping.fixed_tokens:
+        return
+    if mapping.keeps_tokens:
+        # Each text is a sequence of its own.
         return
     if config.max_batch_size > 1 and mapping.mask is not None:
         value = padding_of(config, mapping)

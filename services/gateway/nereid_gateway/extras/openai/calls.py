@@ -185,6 +185,10 @@ class TextCall:
             self.call, rows, read, priority=self.priority, tokenized_ns=self._tokenized_ns
         )
 
+    def end_sequence(self, row: Row) -> None:
+        """End the sequence to which a row belongs."""
+        self._services.rows.end_sequence(self.call, row)
+
     async def tokenizer(self, model: TextModel) -> TextTokenizer:
         """Return a model's tokenizer."""
         return await self._services.models.load_tokenizer(self.call, model)
