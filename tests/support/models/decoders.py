@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,30 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
+from nereid_gateway.extras.openai.generation.logits import Sampler
 from tests.support.models import generators
 
 LAYERS, HEADS, SIZE = 2, 2, 4
 WIDTH = HEADS * SIZE
 MAX_TOKENS = 512
-Vectors = np.ndarray[Any, Any]
+Vector = np.ndarray[Any, Any]
+_STATE = """
+  state { input_name: "past_key_values.%s" output_name: "present.%s" data_type: TYPE_FP32
+    dims: [ 2, -1, 4 ]
+    initial_state { name: "empty" data_type: TYPE_FP32 dims: [ 2, 0, 4 ] zero_data: true } }"""
+# A configuration with a place for one sequence, which nothing but its end gives back.
+ONE_SLOT = """
+backend: "onnxruntime"
+max_batch_size: 1
+instance_group { count: 1 kind: KIND_CPU }
+sequence_batching {
+  max_sequence_idle_microseconds: 600000000
+  oldest { max_candidate_sequences: 1 }%s
+}
+""" % "".join(
+    _STATE % (name, name)
+    for name in (f"{layer}.{kind}" for layer in range(LAYERS) for kind in ("key", "value"))
+)
 
 
 class _Graph:
@@ -53,7 +72,7 @@ def past_names() -> list[tuple[str, str]]:
     return [(f"past_key_values.{each}", f"present.{each}") for each in kinds]
 
 
-def _model(*, merged: bool, seed: int) -> onnx.ModelProto:
+def _model(*, merged: bool, vectors: bool, seed: int) -> onnx.ModelProto:
     graph = _Graph(seed)
     vocabulary = generators.tokenizer().get_vocab_size()
     tokens = graph.add("Gather", graph.weight(vocabulary, WIDTH), "input_ids")
@@ -86,11 +105,15 @@ def _model(*, merged: bool, seed: int) -> onnx.ModelProto:
         flat = graph.add("Reshape", joined, graph.constant([0, 0, WIDTH]))
         added = graph.add("Add", hidden, graph.add("MatMul", flat, graph.weight(WIDTH, WIDTH)))
         hidden = graph.add("Tanh", added)
-    # It says letters, and never ends a text by itself.
-    bias = np.zeros(vocabulary)
-    bias[generators.tokenizer().token_to_id(generators.END)] = -50
-    product = graph.add("MatMul", hidden, graph.weight(WIDTH, vocabulary))
-    graph.add("Add", product, graph.constant(bias, np.float32), name="logits")
+    output, size = "last_hidden_state", WIDTH
+    if not vectors:
+        output, size = "logits", vocabulary
+        # It says letters, and never ends a text by itself.
+        bias = np.zeros(vocabulary)
+        bias[generators.tokenizer().token_to_id(generators.END)] = -50
+        product = graph.add("MatMul", hidden, graph.weight(WIDTH, vocabulary))
+        hidden = graph.add("Add", product, graph.constant(bias, np.float32))
+    graph.add("Identity", hidden, name=output)
     batch: Any = "batch"
     ints, floats = TensorProto.INT64, TensorProto.FLOAT
     inputs = [
@@ -98,7 +121,7 @@ def _model(*, merged: bool, seed: int) -> onnx.ModelProto:
         helper.make_tensor_value_info("attention_mask", ints, [batch, "total"]),
         helper.make_tensor_value_info("position_ids", ints, [batch, "tokens"]),
     ]
-    outputs = [helper.make_tensor_value_info("logits", floats, [batch, "tokens", vocabulary])]
+    outputs = [helper.make_tensor_value_info(output, floats, [batch, "tokens", size])]
     for past, present in past_names():
         dims = [batch, HEADS, "past", SIZE]
         inputs.append(helper.make_tensor_value_info(past, floats, dims))
@@ -125,12 +148,26 @@ def _chosen(graph: _Graph, past: str) -> str:
     return graph.add("If", "use_cache_branch", then_branch=branches[0], else_branch=branches[1])
 
 
-def export(folder: Path, *, merged: bool = False, seed: int = 1) -> Path:
-    """Write the folder of a decoder as a hub has it. merged: two graphs in one."""
-    folder.mkdir(parents=True)
-    model = _model(merged=merged, seed=seed)
+def export(
+    folder: Path,
+    *,
+    merged: bool = False,
+    vectors: bool = False,
+    seed: int = 1,
+    config: str = "",
+) -> Path:
+    """Write the folder of a decoder as a hub has it.
+
+    merged: two graphs in one. vectors: without the layer that makes logits of hidden states.
+    config: config.pbtxt, if there is to be one.
+    """
+    version = folder / "1" if config else folder
+    version.mkdir(parents=True)
+    model = _model(merged=merged, vectors=vectors, seed=seed)
     onnx.checker.check_model(model)
-    (folder / "model.onnx").write_bytes(model.SerializeToString())
+    (version / "model.onnx").write_bytes(model.SerializeToString())
+    if config:
+        (folder / "config.pbtxt").write_text(config)
     generators.tokenizer().save(str(folder / "tokenizer.json"))
     described = {"architectures": ["LlamaForCausalLM"], "max_position_embeddings": MAX_TOKENS}
     (folder / "config.json").write_text(json.dumps(described))
@@ -142,12 +179,13 @@ def export(folder: Path, *, merged: bool = False, seed: int = 1) -> Path:
 class BareDecoder:
     """A decoder run by onnxruntime alone, with all tokens each time."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, output: str = "logits") -> None:
         (path,) = folder.glob("**/model.onnx")
         self._session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        self._output = output
 
-    def logits(self, tokens: list[int]) -> Vectors:
-        """The logits behind the last of these tokens."""
+    def last(self, tokens: list[int]) -> Vector:
+        """The output behind the last of these tokens."""
         count = len(tokens)
         feeds: dict[str, Any] = {
             "input_ids": np.array([tokens]),
@@ -156,16 +194,27 @@ class BareDecoder:
         }
         empty = np.zeros((1, HEADS, 0, SIZE), np.float32)
         feeds.update({past: empty for past, _ in past_names()})
-        if any(tensor.name == "use_cache_branch" for tensor in self._session.get_inputs()):
-            feeds["use_cache_branch"] = np.array([False])
-        (logits,) = self._session.run(["logits"], feeds)
-        last: Vectors = logits[0, -1]
+        (output,) = self._session.run([self._output], feeds)
+        last: Vector = output[0, -1]
         return last
 
     def greedy(self, prompt: str, count: int) -> str:
         """The text of the likeliest tokens."""
+        return self._write(prompt, count, lambda tokens, _: int(self.last(tokens).argmax()))
+
+    def sampled(self, prompt: str, count: int, sampler: Sampler) -> str:
+        """The text of the tokens that are sampled."""
+        return self._write(
+            prompt,
+            count,
+            lambda tokens, begin: (
+                sampler.sample(self.last(tokens), tokens[:begin], tokens[begin:]).token
+            ),
+        )
+
+    def _write(self, prompt: str, count: int, choose: Callable[[list[int], int], int]) -> str:
         tokens = generators.tokenizer().encode(prompt).ids
         begin = len(tokens)
         for _ in range(count):
-            tokens.append(int(self.logits(tokens).argmax()))
+            tokens.append(choose(tokens, begin))
         return str(generators.tokenizer().decode(tokens[begin:]))
