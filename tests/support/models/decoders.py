@@ -19,23 +19,26 @@ LAYERS, HEADS, SIZE = 2, 2, 4
 WIDTH = HEADS * SIZE
 MAX_TOKENS = 512
 Vector = np.ndarray[Any, Any]
-_STATE = """
-  state { input_name: "past_key_values.%s" output_name: "present.%s" data_type: TYPE_FP32
-    dims: [ 2, -1, 4 ]
-    initial_state { name: "empty" data_type: TYPE_FP32 dims: [ 2, 0, 4 ] zero_data: true } }"""
+_KINDS = tuple(f"{layer}.{kind}" for layer in range(LAYERS) for kind in ("key", "value"))
+_STATES = "".join(
+    f"""
+  state {{ input_name: "past_key_values.{kind}" output_name: "present.{kind}" data_type: TYPE_FP32
+    dims: [ {HEADS}, -1, {SIZE} ]
+    initial_state {{
+      name: "empty" data_type: TYPE_FP32 dims: [ {HEADS}, 0, {SIZE} ] zero_data: true
+    }} }}"""
+    for kind in _KINDS
+)
 # A configuration with a place for one sequence, which nothing but its end gives back.
-ONE_SLOT = """
+ONE_SLOT = f"""
 backend: "onnxruntime"
 max_batch_size: 1
-instance_group { count: 1 kind: KIND_CPU }
-sequence_batching {
+instance_group {{ count: 1 kind: KIND_CPU }}
+sequence_batching {{
   max_sequence_idle_microseconds: 600000000
-  oldest { max_candidate_sequences: 1 }%s
-}
-""" % "".join(
-    _STATE % (name, name)
-    for name in (f"{layer}.{kind}" for layer in range(LAYERS) for kind in ("key", "value"))
-)
+  oldest {{ max_candidate_sequences: 1 }}{_STATES}
+}}
+"""
 
 
 class _Graph:
@@ -68,8 +71,7 @@ class _Graph:
 
 def past_names() -> list[tuple[str, str]]:
     """Inputs and outputs of keys and values."""
-    kinds = [f"{layer}.{kind}" for layer in range(LAYERS) for kind in ("key", "value")]
-    return [(f"past_key_values.{each}", f"present.{each}") for each in kinds]
+    return [(f"past_key_values.{kind}", f"present.{kind}") for kind in _KINDS]
 
 
 def _model(*, merged: bool, vectors: bool, seed: int) -> onnx.ModelProto:

@@ -52,6 +52,13 @@ def test_an_encoder_is_padded(tensors: str, padding: str) -> None:
     assert mapping.batches_lengths
 
 
+def test_positions_are_padded() -> None:
+    message = configured(INPUTS + TYPES.replace("token_type_ids", "position_ids") + HIDDEN)
+    complete_export(message, FILES)
+    padding = message.parameters[PADDING].string_value
+    assert padding.startswith(f"{PADDED} position_ids[0]=1 -> last_hidden_state[0]: 16 ")
+
+
 def test_questions_of_a_package_are_padded_in_tokens_and_options() -> None:
     files = decision_models.package_files({})
     message = configured(decision_models.PACKAGE)
