@@ -50,7 +50,7 @@ def takes_lone_rows(description: ModelDescription, files: Mapping[str, bytes]) -
 def complete_export(config: ModelConfig, files: Mapping[str, bytes]) -> None:
     """Add padding, a larger batch and a budget of tokens to the configuration of an export.
 
-    Contents of tokenizers may be left out of `files`. Other models than encoders stay as they are.
+    Contents of large files may be left out of `files`. Other models than encoders stay as they are.
     """
     if config.max_batch_size < 1 or PADDING in config.parameters:
         return

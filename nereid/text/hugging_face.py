@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import InvalidArgument
 from nereid.text.documents import Document, parse_document, parse_documents
+from nereid.text.layers import NORMALIZE, WITH_WEIGHTS, read_layer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from nereid.text.layers import Layer
 
 _CLASSIFIER: Final = "ForSequenceClassification"
 # transformers leaves id2label out of config.json for this many labels.
@@ -46,8 +49,11 @@ _PROBLEMS: Final = {
     "multi_label_classification": "sigmoid",
     "regression": "none",
 }
-# Modules of sentence-transformers that change no vectors after the pooling, or are known here.
-_MODULES: Final = frozenset({"Transformer", "Pooling", "Normalize", "Dropout"})
+# Modules of sentence-transformers.
+_POOLING: Final = "Pooling"
+_WITHOUT_EFFECT: Final = frozenset({"Transformer", "Dropout"})
+# Those whose texts go through no graph.
+_WITHOUT_GRAPH: Final = frozenset({"WordEmbeddings", "StaticEmbedding", "BoW", "CLIPModel"})
 _SPECIAL_TOKENS: Final = ("bos_token", "eos_token", "unk_token", "pad_token")
 POOLINGS: Final = tuple(_POOLING_MODES.values())
 
@@ -124,18 +130,27 @@ class HuggingFaceFiles:
         """Return whether vectors get length 1, as with sentence-transformers or vLLM."""
         if not self._modules:
             return True
-        return any(_kind(module) == "Normalize" for module in self._modules)
+        kinds = [*filter((NORMALIZE, *WITH_WEIGHTS).__contains__, map(_kind, self._modules))]
+        return kinds[-1:] == [NORMALIZE]
 
-    def pooling(self) -> str:
-        """Return how vectors of tokens become one, as sentence-transformers or vLLM would."""
-        mode = "last" if self.is_causal else "mean"
+    def pooling(self) -> tuple[str, tuple[Layer, ...]]:
+        """Return how vectors of tokens become one, as sentence-transformers or vLLM would.
+
+        Layers that change the vector follow, without a last one that normalizes it.
+        """
+        mode = ""
+        layers: list[Layer] = []
         for module in self._modules:
             kind = _kind(module)
-            if kind == "Pooling":
+            if kind == _POOLING and not mode:
                 mode = self._pooling_mode(f"{module.string('path')}/config.json")
-            elif kind not in _MODULES:
-                raise module.refuse("type", f"module {kind or 'without type'} cannot be applied")
-        return mode
+            elif kind == NORMALIZE or (kind in WITH_WEIGHTS and mode):
+                layers.append(read_layer(kind, module.string("path"), self._files))
+            elif kind not in _WITHOUT_EFFECT:
+                raise module.refuse("type", _refusal(kind))
+        if layers and layers[-1].kind == NORMALIZE:
+            layers.pop()
+        return mode or ("last" if self.is_causal else "mean"), tuple(layers)
 
     def _pooling_mode(self, name: str) -> str:
         if name not in self._files:
@@ -252,6 +267,13 @@ class HuggingFaceFiles:
             if value is not None:
                 return frozenset({document.count("eos_token_id")})
         return frozenset()
+
+
+def _refusal(kind: str) -> str:
+    if kind in _WITHOUT_GRAPH:
+        return f"a model of module {kind} has no ONNX graph of its texts"
+    known = ", ".join((_POOLING, NORMALIZE, *WITH_WEIGHTS))
+    return f"module {kind or 'without type'} cannot be applied; known behind the graph: {known}"
 
 
 def _kind(module: Document) -> str:

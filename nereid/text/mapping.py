@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from nereid.text.decisions import DecisionMapping
     from nereid.text.generation import Generation
+    from nereid.text.layers import Layer
     from nereid.text.tensors import TextInput
 
 EMBED: Final = "embed"
@@ -41,6 +42,8 @@ class TextMapping:
     output: str = ""
     # "mean", "cls", "last", "max"; "" if the output has one vector for each row already.
     pooling: str = ""
+    # What happens to vectors between the pooling and their normalization.
+    layers: tuple[Layer, ...] = ()
     normalizes: bool = False
     # Lengths to which vectors may be cut; empty: any up to the full one if `matryoshka`.
     dimensions: tuple[int, ...] = ()

@@ -31,11 +31,12 @@ from nereid.text.tensors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from nereid.pb.model_config_pb2 import ModelConfig
     from nereid.text.decisions import DecisionMapping
     from nereid.text.generation import Generation
+    from nereid.text.layers import Layer
 
 PARAMETER: Final = "text"
 TASKS: Final = (EMBED, RANK, CLASSIFY, DECIDE, GENERATE)
@@ -141,6 +142,16 @@ def _predicts_tokens(tensors: Tensors, facts: HuggingFaceFiles) -> bool:
     return facts.is_causal and logits is not None and len(logits.dims) + tensors.batches == 3
 
 
+def _check_sizes(size: int, layers: Sequence[Layer]) -> None:
+    """Raise InvalidArgument if a layer is not for the vectors of the one before."""
+    for layer in filter(lambda layer: layer.weights, layers):
+        if size not in {VARIABLE, layer.inputs}:
+            raise InvalidArgument(
+                f"{layer.weights}: it is for vectors of {layer.inputs} values, not of {size}"
+            )
+        size = layer.outputs
+
+
 class _Output(NamedTuple):
     name: str
     # Dims of one row.
@@ -179,8 +190,9 @@ class _Reader:
         output = self._output(tasks)
         labels = self._labels(tasks, output)
         tasks = tasks or frozenset({RANK if len(labels) == 1 else CLASSIFY})
-        pooling, normalizes = self._pooling(tasks, output)
-        dimensions, matryoshka = self._dimensions(output)
+        pooling, layers, normalizes = self._pooling(tasks, output)
+        size = layers[-1].outputs if layers else output.size
+        dimensions, matryoshka = self._dimensions(size)
         ids = self._inputs.get("ids")
         prompts = self._prompts()
         fixed_tokens = 0 if ids is None else max(self._tensors.inputs[ids.name].dims[-1], 0)
@@ -194,6 +206,7 @@ class _Reader:
             self._inputs.get("text"),
             output.name,
             pooling=pooling,
+            layers=layers,
             normalizes=normalizes,
             dimensions=dimensions,
             matryoshka=matryoshka,
@@ -318,15 +331,18 @@ class _Reader:
             return activation or "softmax"
         return self._facts.activation(len(labels))
 
-    def _pooling(self, tasks: frozenset[str], output: _Output) -> tuple[str, bool]:
-        """Return the pooling, and whether vectors are normalized."""
+    def _pooling(
+        self, tasks: frozenset[str], output: _Output
+    ) -> tuple[str, tuple[Layer, ...], bool]:
+        """Return the pooling, the layers behind it, and whether vectors are normalized."""
         declared = self._declared
         if EMBED not in tasks:
             for key in ("pooling", "normalize", "dimensions"):
                 if declared.has(key):
                     raise declared.refuse(key, "only models that embed have it")
-            return "", False
+            return "", (), False
         pooling = declared.string("pooling")
+        layers: tuple[Layer, ...] = ()
         per_token = len(output.dims) > 1
         if pooling and pooling not in POOLINGS:
             raise declared.refuse("pooling", f"expected one of {', '.join(POOLINGS)}")
@@ -336,10 +352,11 @@ class _Reader:
             raise declared.refuse("output", f"output '{output.name}' has one vector for each token")
         if per_token and not pooling:
             # Only then does it matter whether the files have a pooling that is unknown here.
-            pooling = self._facts.pooling()
-        return pooling, declared.boolean("normalize", default=self._facts.normalizes())
+            pooling, layers = self._facts.pooling()
+            _check_sizes(output.size, layers)
+        return pooling, layers, declared.boolean("normalize", default=self._facts.normalizes())
 
-    def _dimensions(self, output: _Output) -> tuple[tuple[int, ...], bool]:
+    def _dimensions(self, size: int) -> tuple[tuple[int, ...], bool]:
         declared = self._declared
         value = declared.values.get("dimensions")
         if isinstance(value, bool):
@@ -348,7 +365,7 @@ class _Reader:
         matryoshka = bool(dimensions)
         if value is None:
             dimensions, matryoshka = self._facts.dimensions(), self._facts.is_matryoshka()
-        longest = output.size if output.size > 0 else max(dimensions, default=1)
+        longest = size if size > 0 else max(dimensions, default=1)
         if any(not 1 <= length <= longest for length in dimensions):
             raise declared.refuse("dimensions", "expected lengths from 1 to that of the vectors")
         return tuple(sorted({*dimensions})), matryoshka

@@ -12,9 +12,10 @@ from nereid.text import read_mapping
 from nereid.text.decision_reading import MANIFESTS
 from nereid.text.decisions import MarkerRows
 from nereid.text.export_batching import padding_of
-from nereid.text.files import TOKENIZER, TOKENIZERS
+from nereid.text.files import LARGE, TOKENIZER
 from nereid.text.generation import SAMPLING
 from nereid.text.tensors import IDS, USUAL_INPUTS
+from nereid_gateway.extras.openai.texts.vector_layers import VectorLayers
 from nereid_mesh.check.packages import package_findings
 from nereid_scheduler.control.repository.model_folder import LocalFolder
 from nereid_scheduler.core.models.text_files import find_text_files
@@ -45,10 +46,13 @@ def text_findings(path: Path, place: str, config: ModelConfig) -> Iterator[Findi
         if name in found:
             yield from package_findings(path / found[name])
     try:
-        files = {
-            name: b"" if name in TOKENIZERS else folder.read(file) for name, file in found.items()
-        }
+        files = {name: b"" if name in LARGE else folder.read(file) for name, file in found.items()}
         mapping = read_mapping(config, files)
+        layers = () if mapping is None else mapping.layers
+        weights = {
+            each.weights: folder.read(found[each.weights]) for each in layers if each.weights
+        }
+        VectorLayers(layers, weights)
     except OSError as error:
         message = f"it takes no texts: {error.filename}: {error.strerror}"
         yield Finding(Severity.WARNING, "text-mapping", message)
@@ -82,6 +86,7 @@ def _summary(mapping: TextMapping) -> str:
     parts = [f"{inputs} -> {mapping.output}"]
     if mapping.pooling:
         parts.append(f"pooling {mapping.pooling}")
+    parts += [layer.kind for layer in mapping.layers]
     if mapping.normalizes:
         parts.append("normalized")
     if mapping.decisions is not None:

@@ -175,6 +175,53 @@ def test_positions_are_those_of_the_architecture(kind: str, first: int, padded: 
     assert (mapping.first_position, mapping.padded_position) == (first, padded)
 
 
+def modules(*kinds: str) -> list[dict[str, str]]:
+    numbered = enumerate(kinds, 1)
+    return [{"type": f"a.{kind}", "path": f"{place}_{kind}"} for place, kind in numbered]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "layers", "normalizes"),
+    [
+        (("Pooling", "Dense", "Normalize"), ["Dense"], True),
+        (("Pooling", "Dense"), ["Dense"], False),
+        (("Pooling", "Normalize", "Dense", "Dropout"), ["Normalize", "Dense"], False),
+        (("Pooling", "Dense", "LayerNorm", "Normalize"), ["Dense", "LayerNorm"], True),
+    ],
+)
+def test_layers_behind_the_pooling(
+    kinds: tuple[str, ...], layers: list[str], normalizes: bool
+) -> None:
+    files = model_files(
+        modules=modules(*kinds), **{"1_Pooling__config": {"pooling_mode_cls_token": True}}
+    )
+    for place in (2, 3):
+        sizes = {"in_features": 8, "out_features": 3, "dimension": 3}
+        for kind in ("Dense", "LayerNorm"):
+            files[f"{place}_{kind}/config.json"] = json.dumps(sizes).encode()
+            files[f"{place}_{kind}/model.safetensors"] = b""
+    mapping = read_mapping(configured(IDS + HIDDEN), files)
+    assert mapping is not None
+    assert [layer.kind for layer in mapping.layers] == layers
+    assert (mapping.pooling, mapping.normalizes) == ("cls", normalizes)
+    with pytest.raises(InvalidArgument, match="for vectors of 8 values, not of 9"):
+        read_mapping(configured(IDS + HIDDEN.replace("8 ]", "9 ]")), files)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "problem"),
+    [
+        (("StaticEmbedding",), "module StaticEmbedding has no ONNX graph"),
+        (("WordEmbeddings", "Pooling"), "module WordEmbeddings has no ONNX graph"),
+        (("Dense", "Pooling"), "module Dense cannot be applied"),
+        (("CNN",), "module CNN cannot be applied; known behind the graph: Pooling, Normalize"),
+    ],
+)
+def test_modules_that_cannot_be_applied(kinds: tuple[str, ...], problem: str) -> None:
+    with pytest.raises(InvalidArgument, match=problem):
+        read(IDS + HIDDEN, modules=modules(*kinds))
+
+
 def test_a_decoder_generates_by_logits_of_each_token() -> None:
     mapping = read(IDS + POSITIONS + NEXT, config=CAUSAL)
     assert (mapping.tasks, mapping.keeps_tokens) == (frozenset({"generate"}), False)

@@ -29,7 +29,7 @@ from nereid.model_config import (
 )
 from nereid.object_store.errors import StoreError
 from nereid.pb import model_config_pb2 as config_pb
-from nereid.text.files import TOKENIZERS
+from nereid.text.files import LARGE
 from nereid_scheduler.control.repository.model_folder import (
     LocalFolder,
     find_export,
@@ -248,13 +248,13 @@ def _is_model(path: Path) -> bool:
 
 
 def _small_files(texts: TextFiles) -> dict[str, bytes]:
-    """Return the contents of files of text models, without those of tokenizers.
+    """Return the contents of files of text models, without those of large ones.
 
     If one is too large or unreadable, return none: the model can be served without them.
     """
     try:
         return {
-            name: b"" if name in TOKENIZERS else texts.read_file(name, _MAX_SMALL_BYTES)
+            name: b"" if name in LARGE else texts.read_file(name, _MAX_SMALL_BYTES)
             for name in texts.states
         }
     except OSError as error:

@@ -213,7 +213,7 @@ class OpenAiEmbeddings:
     ) -> Vector:
         mapping = model.mapping
         array = self._outputs.read(response, mapping.output)
-        vector = outputs.pooled_vector(array, mapping, row)
+        vector = model.layers.apply(outputs.pooled_vector(array, mapping, row))
         if dimensions:
             if dimensions > len(vector):
                 raise InvalidParameter(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import uuid4
 
@@ -24,6 +25,7 @@ from nereid_gateway.core.request_head import HeadInput
 from nereid_gateway.extras.openai.errors import InvalidParameter, ModelNotFound
 from nereid_gateway.extras.openai.texts.rows import Row
 from nereid_gateway.extras.openai.texts.tokenizer import TextTokenizer, TokenLimit, Tokens
+from nereid_gateway.extras.openai.texts.vector_layers import VectorLayers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,6 +75,11 @@ class TextModel:
         self._heads = BoundedCache[tuple[int, ...], bytes](_MAX_HEADS)
         self._ones = _Filler()
         self._zeros = _Filler()
+
+    @cached_property
+    def layers(self) -> VectorLayers:
+        """The layers behind the pooling. Raises InvalidArgument if their weights are damaged."""
+        return VectorLayers(self.mapping.layers, self.files)
 
     @property
     def takes_text(self) -> bool:
