@@ -34,6 +34,7 @@ from nereid_scheduler.control.repository.model_folder import (
     LocalFolder,
     find_export,
     refuse_package,
+    refuse_stored_export,
     version_numbers,
 )
 from nereid_scheduler.core.models.dependencies import (
@@ -257,6 +258,9 @@ def _small_files(texts: TextFiles) -> dict[str, bytes]:
             name: b"" if name in LARGE else texts.read_file(name, _MAX_SMALL_BYTES)
             for name in texts.states
         }
+    except StoreError:
+        # Another attempt may succeed.
+        raise
     except OSError as error:
         _log.debug("no padding is added to an export: %s", error)
         return {}
@@ -325,7 +329,7 @@ class _ModelReader:
             return found
         texts = {number: folder.text_files(self._export or str(number)) for number in versions}
         export_files = {}
-        if self._override is None and not self._config_text and not folder.url:
+        if self._override is None and not self._config_text:
             export_files = {number: _small_files(files) for number, files in texts.items()}
         return replace(found, text_files=texts, export_files=export_files)
 
@@ -345,6 +349,7 @@ class _ModelReader:
         self._available = tuple(version_numbers(self._folder.subfolders()))
         if not self._available and not self._folder.has_file(CONFIG_FILE):
             refuse_package(self._folder)
+            refuse_stored_export(self._folder)
         # Make digests before the load: a file that is written during the load is then a change.
         for number in self._available:
             self._file_digests[number] = self._folder.digest(number)
