@@ -37,6 +37,8 @@ class TextMapping:
     # Position of each token in its text.
     positions: TextInput | None = None
     first_position: int = 0
+    # Number of tokens, from the last one, whose logits the model gives.
+    logits_to_keep: TextInput | None = None
     text: TextInput | None = None
     # Output with vectors, scores, logits, or generated text; and its datatype.
     output: str = ""

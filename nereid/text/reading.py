@@ -21,6 +21,7 @@ from nereid.text.hugging_face import MAX_LABELS, POOLINGS, HuggingFaceFiles
 from nereid.text.mapping import CLASSIFY, DECIDE, EMBED, GENERATE, RANK, TextMapping
 from nereid.text.tensors import (
     IDS,
+    LOGITS_TO_KEEP,
     TEXT_INPUT,
     TEXT_OUTPUT,
     USUAL_INPUTS,
@@ -113,7 +114,7 @@ def _is_known_kind(tensors: Tensors, files: Mapping[str, bytes]) -> bool:
     ids = tensors.inputs.get(USUAL_INPUTS["ids"])
     if ids is None or datatype(ids) not in IDS or text_files.TOKENIZER not in files:
         return False
-    if _other_inputs(tensors, USUAL_INPUTS.values()):
+    if _other_inputs(tensors, (*USUAL_INPUTS.values(), LOGITS_TO_KEEP)):
         return False
     facts = HuggingFaceFiles(files)
     return (
@@ -203,6 +204,7 @@ class _Reader:
             self._inputs.get("types"),
             self._inputs.get("positions"),
             self._first_position(),
+            self._logits_to_keep(),
             self._inputs.get("text"),
             output.name,
             pooling=pooling,
@@ -391,6 +393,12 @@ class _Reader:
     def _first_position(self) -> int:
         return self._facts.first_position() if "positions" in self._inputs else 0
 
+    def _logits_to_keep(self) -> TextInput | None:
+        tensor = self._tensors.inputs.get(LOGITS_TO_KEEP)
+        if tensor is None or "ids" not in self._inputs or datatype(tensor) not in IDS:
+            return None
+        return TextInput(tensor.name, datatype(tensor), len(tensor.dims) + self._tensors.batches)
+
     def _keeps_tokens(self, output: _Output, fixed_tokens: int) -> bool:
         state = self._config.sequence_batching.state
         if "ids" not in self._inputs or not state:
@@ -426,6 +434,8 @@ class _Reader:
         if GENERATE not in tasks:
             return None
         prompt_inputs = [tensor.name for tensor in self._inputs.values()]
+        if self._logits_to_keep() is not None:
+            prompt_inputs.append(LOGITS_TO_KEEP)
         return read_generation(section, self._config, self._facts, prompt_inputs)
 
     def _decisions(

@@ -20,6 +20,8 @@ USUAL_INPUTS: Final = {
     "types": "token_type_ids",
     "positions": "position_ids",
 }
+# The number of logits that a decoder gives, counted from the last token.
+LOGITS_TO_KEEP: Final = "num_logits_to_keep"
 IDS: Final = frozenset({"INT32", "INT64"})
 # Tensors of Triton's backends for vLLM and TensorRT-LLM.
 TEXT_INPUT: Final = "text_input"

@@ -23,7 +23,7 @@ from tests.support.models.decoders import BareDecoder
 
 pytestmark = pytest.mark.slow
 
-MODELS = ("plain", "merged")
+MODELS = ("plain", "merged", "slim")
 AT_ONCE = 64
 
 
@@ -39,6 +39,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     repository = tmp_path_factory.mktemp("decoders")
     plain = decoders.export(repository / "plain")
     decoders.export(repository / "merged", merged=True)
+    decoders.export(repository / "slim", slim=True)
+    decoders.export(repository / "wide", vocabulary=200_000)
     decoders.export(repository / "vectors", vectors=True)
     decoders.export(repository / "alone", config=decoders.ONE_SLOT)
     log = tmp_path_factory.mktemp("mesh") / "log"
@@ -82,6 +84,14 @@ async def test_more_sequences_than_slots(site: Site, model: str) -> None:
         )
     for prompt, got in zip(prompts(AT_ONCE), texts, strict=True):
         assert got.choices[0].text == site.bare.greedy(prompt, 12)
+
+
+def test_a_long_prompt_comes_in_parts(site: Site) -> None:
+    prompt = "a cat " * 20
+    got = site.openai.completions.create(model="wide", prompt=prompt, temperature=0, max_tokens=3)
+    assert got.choices[0].text == BareDecoder(site.repository / "wide").greedy(prompt, 3)
+    # Three parts of up to 41 tokens, whose logits have less than 32 MiB, and two more tokens.
+    assert site.mesh.counts("wide")["inference_count"] == 5
 
 
 def test_a_text_that_ends_early_gives_its_slot_back(site: Site) -> None:

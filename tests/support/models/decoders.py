@@ -74,9 +74,11 @@ def past_names() -> list[tuple[str, str]]:
     return [(f"past_key_values.{kind}", f"present.{kind}") for kind in _KINDS]
 
 
-def _model(*, merged: bool, vectors: bool, seed: int) -> onnx.ModelProto:
+def _model(
+    *, merged: bool, vectors: bool, slim: bool, vocabulary: int, seed: int
+) -> onnx.ModelProto:
     graph = _Graph(seed)
-    vocabulary = generators.tokenizer().get_vocab_size()
+    known = generators.tokenizer().get_vocab_size()
     tokens = graph.add("Gather", graph.weight(vocabulary, WIDTH), "input_ids")
     places = graph.add("Gather", graph.weight(MAX_TOKENS, WIDTH), "position_ids")
     hidden = graph.add("Add", tokens, places)
@@ -110,11 +112,15 @@ def _model(*, merged: bool, vectors: bool, seed: int) -> onnx.ModelProto:
     output, size = "last_hidden_state", WIDTH
     if not vectors:
         output, size = "logits", vocabulary
-        # It says letters, and never ends a text by itself.
+        # It says letters that there are, and never ends a text by itself.
         bias = np.zeros(vocabulary)
-        bias[generators.tokenizer().token_to_id(generators.END)] = -50
+        bias[[generators.tokenizer().token_to_id(generators.END), *range(known, vocabulary)]] = -50
         product = graph.add("MatMul", hidden, graph.weight(WIDTH, vocabulary))
         hidden = graph.add("Add", product, graph.constant(bias, np.float32))
+    if slim:
+        kept = graph.add("Unsqueeze", "num_logits_to_keep", graph.constant([0]))
+        ends = graph.constant([1 << 31])
+        hidden = graph.add("Slice", hidden, graph.add("Neg", kept), ends, graph.constant([1]))
     graph.add("Identity", hidden, name=output)
     batch: Any = "batch"
     ints, floats = TensorProto.INT64, TensorProto.FLOAT
@@ -123,12 +129,14 @@ def _model(*, merged: bool, vectors: bool, seed: int) -> onnx.ModelProto:
         helper.make_tensor_value_info("attention_mask", ints, [batch, "total"]),
         helper.make_tensor_value_info("position_ids", ints, [batch, "tokens"]),
     ]
-    outputs = [helper.make_tensor_value_info(output, floats, [batch, "tokens", size])]
+    outputs = [helper.make_tensor_value_info(output, floats, [batch, "logits", size])]
     for past, present in past_names():
         dims = [batch, HEADS, "past", SIZE]
         inputs.append(helper.make_tensor_value_info(past, floats, dims))
         dims = [batch, HEADS, "total", SIZE]
         outputs.append(helper.make_tensor_value_info(present, floats, dims))
+    if slim:
+        inputs.append(helper.make_tensor_value_info("num_logits_to_keep", ints, []))
     if merged:
         inputs.append(helper.make_tensor_value_info("use_cache_branch", TensorProto.BOOL, [1]))
     made = helper.make_graph(graph.nodes, "decoder", inputs, outputs, graph.weights)
@@ -155,17 +163,20 @@ def export(
     *,
     merged: bool = False,
     vectors: bool = False,
+    slim: bool = False,
+    vocabulary: int = 257,
     seed: int = 1,
     config: str = "",
 ) -> Path:
     """Write the folder of a decoder as a hub has it.
 
     merged: two graphs in one. vectors: without the layer that makes logits of hidden states.
-    config: config.pbtxt, if there is to be one.
+    slim: with an input for the number of tokens whose logits it gives. vocabulary: number of
+    logits. config: config.pbtxt, if there is to be one.
     """
     version = folder / "1" if config else folder
     version.mkdir(parents=True)
-    model = _model(merged=merged, vectors=vectors, seed=seed)
+    model = _model(merged=merged, vectors=vectors, slim=slim, vocabulary=vocabulary, seed=seed)
     onnx.checker.check_model(model)
     (version / "model.onnx").write_bytes(model.SerializeToString())
     if config:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 from uuid import uuid4
 
 from nereid.core.errors import InvalidArgument, Unavailable
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 Output = TypeVar("Output")
 
+_MAX_TOKENS: Final = 1 << 20
+_MAX_LOGITS_BYTES: Final = 32 << 20
+_LOGIT_BYTES: Final = 4
+
 
 class TokenSteps:
     """Requests of one text, one after the other.
@@ -33,6 +37,10 @@ class TokenSteps:
         # Sequence, and the number of its tokens; empty and 0 before it begins, and after it ends.
         self._id = ""
         self._kept = 0
+        # Most tokens of a request. Their logits come with the response, though only the last count.
+        self._most = _MAX_TOKENS
+        if model.mapping.logits_to_keep is None:
+            self._most = max(1, _MAX_LOGITS_BYTES // (_LOGIT_BYTES * max(1, model.output_size)))
 
     async def infer(
         self,
@@ -56,6 +64,9 @@ class TokenSteps:
                     # The queue is full.
                     raise
         self._id, self._kept = uuid4().hex, 0
+        while len(tokens) - self._kept > self._most:
+            part = tokens[: self._kept + self._most]
+            await self._step(part, _ignore, is_last=False)
         return await self._step(tokens, read, is_last=is_last)
 
     def end(self) -> None:
@@ -81,3 +92,7 @@ class TokenSteps:
 
     def _place(self, *, ends: bool) -> TokenStep:
         return TokenStep(self._id, self._kept, ends)
+
+
+def _ignore(_response: InferResponse, _row: Row) -> None:
+    """Ignore the logits within a prompt."""

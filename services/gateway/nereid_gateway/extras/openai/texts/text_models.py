@@ -56,6 +56,14 @@ class TokenStep(NamedTuple):
     before: int = 0
     ends: bool = False
 
+    def parameters(self) -> dict[str, Parameter]:
+        """Return the parameters of its request."""
+        return {
+            SEQUENCE_ID: self.sequence_id,
+            "sequence_start": not self.before,
+            "sequence_end": self.ends,
+        }
+
 
 class TextModel:
     """A version of a text model: how its texts become rows."""
@@ -160,41 +168,43 @@ class TextModel:
             raise InvalidArgument(f"model '{self.name}' takes {size} tokens, not {count}")
         if size > count:
             ids = np.pad(ids, (0, size - count), constant_values=mapping.pad_id)
-        payloads: list[Payload] = [ids.tobytes()]
-        parameters: dict[str, Parameter] | None = None
-        before = 0
+        before, parameters = 0, None
         if mapping.keeps_tokens:
             step = step or TokenStep(uuid4().hex, ends=True)
-            before = step.before
-            parameters = {
-                SEQUENCE_ID: step.sequence_id,
-                "sequence_start": not before,
-                "sequence_end": step.ends,
-            }
+            before, parameters = step.before, step.parameters()
+        payloads: list[Payload] = [ids.tobytes()]
         if mapping.mask is not None:
-            if before:
-                # Each length comes once in a text, so the memory is not kept.
-                mask = np.ones(before + size, NUMPY_TYPE[mapping.mask.datatype])
-                payloads.append(mask.tobytes())
-            else:
-                payloads.append(self._ones.content(mapping.mask.datatype, count, size))
+            payloads.append(self._mask(mapping.mask.datatype, before, count, size))
         if mapping.types is not None:
-            if tokens.types is None:
-                payloads.append(self._zeros.content(mapping.types.datatype, 0, size))
-            else:
-                types = np.zeros(size, NUMPY_TYPE[mapping.types.datatype])
-                types[:count] = tokens.types
-                payloads.append(types.tobytes())
+            payloads.append(self._types(mapping.types.datatype, tokens, size))
         if mapping.positions is not None:
-            dtype = NUMPY_TYPE[mapping.positions.datatype]
-            positions = np.full(size, mapping.padded_position, dtype)
-            first = mapping.first_position + before
-            positions[:count] = np.arange(first, first + count)
-            payloads.append(positions.tobytes())
+            positions = self._positions(mapping.positions.datatype, before, count, size)
+            payloads.append(positions)
+        if mapping.logits_to_keep is not None:
+            payloads.append(np.ones(1, NUMPY_TYPE[mapping.logits_to_keep.datatype]).tobytes())
         for tensor, values in further:
             payloads.append(np.array(values, NUMPY_TYPE[tensor.datatype]).tobytes())
         head = self._head(size, further, before)
         return Row(head, payloads, count, count, self.digest, parameters)
+
+    def _mask(self, datatype: str, before: int, count: int, size: int) -> bytes:
+        if not before:
+            return self._ones.content(datatype, count, size)
+        # Each length comes once in a text, so the memory is not kept.
+        return np.ones(before + size, NUMPY_TYPE[datatype]).tobytes()
+
+    def _types(self, datatype: str, tokens: Tokens, size: int) -> bytes:
+        if tokens.types is None:
+            return self._zeros.content(datatype, 0, size)
+        types = np.zeros(size, NUMPY_TYPE[datatype])
+        types[: len(tokens.types)] = tokens.types
+        return types.tobytes()
+
+    def _positions(self, datatype: str, before: int, count: int, size: int) -> bytes:
+        positions = np.full(size, self.mapping.padded_position, NUMPY_TYPE[datatype])
+        first = self.mapping.first_position + before
+        positions[:count] = np.arange(first, first + count)
+        return positions.tobytes()
 
     def text_row(self, text: str, count: int = 0) -> Row:
         """Return the row of a text for a model that takes texts. count: its tokens, if known."""
@@ -226,7 +236,7 @@ class TextModel:
         if mapping.text is not None:
             return [_tensor(mapping.text, 1)]
         inputs = (mapping.ids, size), (mapping.mask, before + size)
-        others = (mapping.types, size), (mapping.positions, size)
+        others = (mapping.types, size), (mapping.positions, size), (mapping.logits_to_keep, 1)
         return [_tensor(each, count) for each, count in (*inputs, *others) if each is not None]
 
 
