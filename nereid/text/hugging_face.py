@@ -52,7 +52,7 @@ _PROBLEMS: Final = {
 # Modules of sentence-transformers.
 _POOLING: Final = "Pooling"
 _WITHOUT_EFFECT: Final = frozenset({"Transformer", "Dropout"})
-# Those whose texts go through no graph.
+# Modules without a graph for texts.
 _WITHOUT_GRAPH: Final = frozenset({"WordEmbeddings", "StaticEmbedding", "BoW", "CLIPModel"})
 _SPECIAL_TOKENS: Final = ("bos_token", "eos_token", "unk_token", "pad_token")
 POOLINGS: Final = tuple(_POOLING_MODES.values())

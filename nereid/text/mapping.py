@@ -44,7 +44,7 @@ class TextMapping:
     output: str = ""
     # "mean", "cls", "last", "max"; "" if the output has one vector for each row already.
     pooling: str = ""
-    # What happens to vectors between the pooling and their normalization.
+    # Changes of vectors between the pooling and their normalization.
     layers: tuple[Layer, ...] = ()
     normalizes: bool = False
     # Lengths to which vectors may be cut; empty: any up to the full one if `matryoshka`.

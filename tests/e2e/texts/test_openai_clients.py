@@ -136,9 +136,9 @@ def test_a_dense_layer_behind_the_pooling(site: Site) -> None:
         pooled = site.bare("dense").output(text).mean(axis=0)
         vector = np.tanh(DENSE_WEIGHT @ pooled + DENSE_BIAS)
         np.testing.assert_allclose(item.embedding, vector / np.linalg.norm(vector), atol=1e-6)
-    status, answer = site.post("/similarity", {"model": "dense", "inputs": SIMILAR})
+    status, scores = site.post("/similarity", {"model": "dense", "inputs": SIMILAR})
     assert status == 200
-    assert len(answer) == 1
+    assert len(scores) == 1
 
 
 @pytest.mark.parametrize("model", ENCODERS)
