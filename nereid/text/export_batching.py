@@ -61,7 +61,8 @@ def complete_export(config: ModelConfig, files: Mapping[str, bytes]) -> None:
         return
     if mapping is None or mapping.ids is None or mapping.mask is None or mapping.fixed_tokens:
         return
-    if mapping.keeps_tokens:
+    if mapping.generation is not None or mapping.keeps_tokens:
+        # Logits of a whole batch of padded texts would take gigabytes.
         return
     config.max_batch_size = max(config.max_batch_size, _MAX_BATCH_SIZE)
     # The default, which was completed for the former size.

@@ -25,7 +25,7 @@ SENTENCE_TRANSFORMERS: Final = (
 )
 # Modules behind the pooling, by their places in modules.json.
 _LAYERS: Final = tuple(f"{place}_{kind}" for place in range(2, 6) for kind in WITH_WEIGHTS)
-LAYERS: Final = tuple(f"{folder}/config.json" for folder in _LAYERS)
+_LAYER_CONFIGS: Final = tuple(f"{folder}/config.json" for folder in _LAYERS)
 _LAYER_WEIGHTS: Final = tuple(f"{folder}/{WEIGHTS}" for folder in _LAYERS)
 DECISIONS: Final = (
     "noulxp.json",
@@ -39,7 +39,7 @@ ALL: Final = (
     MAPPING,
     *HUGGING_FACE,
     *SENTENCE_TRANSFORMERS,
-    *LAYERS,
+    *_LAYER_CONFIGS,
     *_LAYER_WEIGHTS,
     *DECISIONS,
 )

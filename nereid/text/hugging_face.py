@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from nereid.text.layers import Layer
 
 _CLASSIFIER: Final = "ForSequenceClassification"
+_CAUSAL: Final = ("ForCausalLM", "LMHeadModel")
 # transformers leaves id2label out of config.json for this many labels.
 _DEFAULT_LABELS: Final = 2
 MAX_LABELS: Final = 100_000
@@ -87,7 +88,7 @@ class HuggingFaceFiles:
     @property
     def is_causal(self) -> bool:
         """True if a token sees only those before it, so that the last one knows the whole text."""
-        return any(name.endswith("ForCausalLM") for name in self.architectures)
+        return any(name.endswith(_CAUSAL) for name in self.architectures)
 
     def labels(self) -> tuple[str, ...]:
         """Return the labels by index; empty if the files are not a classifier's."""
@@ -142,7 +143,7 @@ class HuggingFaceFiles:
         layers: list[Layer] = []
         for module in self._modules:
             kind = _kind(module)
-            if kind == _POOLING and not mode:
+            if kind == _POOLING and not mode and not layers:
                 mode = self._pooling_mode(f"{module.string('path')}/config.json")
             elif kind == NORMALIZE or (kind in WITH_WEIGHTS and mode):
                 layers.append(read_layer(kind, module.string("path"), self._files))

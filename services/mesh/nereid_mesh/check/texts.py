@@ -132,8 +132,8 @@ def _lengths(config: ModelConfig, mapping: TextMapping) -> Iterator[Finding]:
     """Yield a finding if texts of different lengths do not share batches."""
     if mapping.ids is None or mapping.batches_lengths or mapping.fixed_tokens:
         return
-    if mapping.keeps_tokens:
-        # Each text is a sequence of its own.
+    if mapping.keeps_tokens or mapping.generation is not None:
+        # Texts are sequences of their own, or their logits too large for padding.
         return
     if config.max_batch_size > 1 and mapping.mask is not None:
         value = padding_of(config, mapping)

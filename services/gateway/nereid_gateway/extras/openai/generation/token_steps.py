@@ -72,8 +72,9 @@ class TokenSteps:
     def end(self) -> None:
         """End the sequence if it has not ended, so that others get its slot."""
         if self._id:
-            row = self._model.token_row(Tokens((0,)), step=self._place(ends=True))
-            self._call.end_sequence(row)
+            # Its first request may be in flight, and this one must not begin it anew.
+            step = TokenStep(self._id, max(self._kept, 1), ends=True)
+            self._call.end_sequence(self._model.token_row(Tokens((0,)), step=step))
             self._id, self._kept = "", 0
 
     async def _step(
@@ -83,15 +84,13 @@ class TokenSteps:
         *,
         is_last: bool,
     ) -> Output:
-        row = self._model.token_row(Tokens(tokens[self._kept :]), step=self._place(ends=is_last))
+        step = TokenStep(self._id, self._kept, is_last)
+        row = self._model.token_row(Tokens(tokens[self._kept :]), step=step)
         (output,) = await self._call.infer([row], read)
         self._kept = len(tokens)
         if is_last:
             self._id, self._kept = "", 0
         return output
-
-    def _place(self, *, ends: bool) -> TokenStep:
-        return TokenStep(self._id, self._kept, ends)
 
 
 def _ignore(_response: InferResponse, _row: Row) -> None:
