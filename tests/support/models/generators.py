@@ -178,13 +178,8 @@ def python_generator(
     return folder
 
 
-def logits_generator(
-    folder: Path, *, seed: int = 1, max_tokens: int = 256, **generation: Any
-) -> Path:
-    """Write the folder of an ONNX model that gives logits by the last token alone.
-
-    generation: members of that section of text.json.
-    """
+def logits_generator(folder: Path, *, seed: int = 1, max_tokens: int = 256) -> Path:
+    """Write the folder of an ONNX model that gives logits by the last token alone."""
     (folder / "1").mkdir(parents=True)
     size = tokenizer().get_vocab_size()
     table = np.random.default_rng(seed).normal(size=(size, size)).astype(np.float32)
@@ -199,7 +194,7 @@ def logits_generator(
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     (folder / "1" / "model.onnx").write_bytes(model.SerializeToString())
-    _write_texts(folder, TEMPLATE, True, {"max_tokens": max_tokens, "generation": generation})
+    _write_texts(folder, TEMPLATE, True, {"max_tokens": max_tokens})
     return folder
 
 

@@ -28,7 +28,6 @@ from nereid_gateway.extras.openai.generation.fields import (
 from nereid_gateway.extras.openai.generation.generator import Generator, Order
 from nereid_gateway.extras.openai.generation.messages import (
     Message,
-    required_tools,
     template_messages,
     template_tools,
 )
@@ -110,20 +109,12 @@ class ChatBody(CompletionFields, kw_only=True):
                     f"Invalid value: '{tool.type[:100]}'. Supported values are: 'function'.",
                     "invalid_value",
                 )
+        if self.tool_choice not in (None, "auto", "none"):
+            # Nothing makes a model write a call.
+            raise not_taken("tool_choice")
         if self.tool_choice == "none":
             return []
         return [tool.function for tool in self.tools or () if tool.function is not None]
-
-    def required_tools(self, tools: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
-        """Return the tools of which the model has to call one. Raises InvalidParameter."""
-        match self.tool_choice:
-            case None | "auto" | "none":
-                return ()
-            case "required":
-                return required_tools(tools, None)
-            case {"type": "function", "function": {"name": str(name)}}:
-                return required_tools(tools, name)
-        raise not_taken("tool_choice")
 
 
 _REFUSED = (
@@ -155,12 +146,10 @@ class OpenAiChat:
         body.check()
         messages = template_messages(body.messages)
         tools = template_tools(body.functions_of_tools(), "tools")
-        required = body.required_tools(tools)
         includes_usage = body.includes_usage
 
         async def work(model: TextModel) -> Sequence[bytes]:
             order = await self._order(call, model, body, messages, tools)
-            order = order._replace(required_tools=required)
             if body.stream:
                 stream = _ChatStream(call, body, includes_usage=includes_usage)
                 await stream.events.finish(stream.run(self._generator, model, order), event_of)

@@ -19,7 +19,6 @@ from nereid_gateway.extras.openai.generation.messages import (
     FunctionCall,
     Message,
     MessageToolCall,
-    required_tools,
     template_messages,
     template_tools,
 )
@@ -120,17 +119,9 @@ class PromptFields(Body, kw_only=True):
         """Raise InvalidParameter for what is not possible here."""
         if self.thinking is not None and self.thinking.get("type") != "disabled":
             raise not_taken("thinking")
-
-    def required_tools(self, tools: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
-        """Return the tools of which the model has to call one. Raises InvalidParameter."""
-        match self.tool_choice:
-            case None | {"type": "auto" | "none"}:
-                return ()
-            case {"type": "any"}:
-                return required_tools(tools, None)
-            case {"type": "tool", "name": str(name)}:
-                return required_tools(tools, name)
-        raise not_taken("tool_choice")
+        if self.tool_choice is not None and self.tool_choice.get("type") not in {"auto", "none"}:
+            # Nothing makes a model write a call.
+            raise not_taken("tool_choice")
 
     def chat(self) -> list[dict[str, Any]]:
         """Return the messages as chat templates take them."""
@@ -232,7 +223,6 @@ class OpenAiMessages:
         body.check()
         sampling = body.sampling()
         messages, tools = body.chat(), body.functions()
-        required = body.required_tools(tools)
         choice_rules = body.tool_choice or {}
 
         async def work(model: TextModel) -> Sequence[bytes]:
@@ -241,7 +231,6 @@ class OpenAiMessages:
                 [prompt],
                 sampling,
                 has_tools=bool(tools),
-                required_tools=required,
                 max_calls=1 if choice_rules.get("disable_parallel_tool_use") else 128,
             )
             if body.stream:
@@ -272,7 +261,6 @@ class OpenAiMessages:
         body = await call.read_body(PromptFields)
         body.check()
         messages, tools = body.chat(), body.functions()
-        body.required_tools(tools)
 
         async def work(model: TextModel) -> Prompt:
             if not model.has_tokenizer:

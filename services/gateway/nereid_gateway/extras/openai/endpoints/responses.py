@@ -26,7 +26,6 @@ from nereid_gateway.extras.openai.generation.messages import (
     Message,
     MessageToolCall,
     Part,
-    required_tools,
     template_messages,
     template_tools,
 )
@@ -157,17 +156,8 @@ class ResponsesBody(Body, kw_only=True):
         for included in self.include or ():
             if included not in _INCLUDABLE:
                 raise not_taken("include")
-
-    def required_tools(self, tools: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
-        """Return the tools of which the model has to call one. Raises InvalidParameter."""
-        match self.tool_choice:
-            case None | "auto" | "none":
-                return ()
-            case "required":
-                return required_tools(tools, None)
-            case {"type": "function", "name": str(name)}:
-                return required_tools(tools, name)
-        raise not_taken("tool_choice")
+        if self.tool_choice not in (None, "auto", "none"):
+            raise not_taken("tool_choice")
 
     @property
     def has_logprobs(self) -> bool:
@@ -222,7 +212,6 @@ class OpenAiResponses:
         body.check()
         messages = template_messages(messages_of(body))
         tools = [] if body.tool_choice == "none" else tools_of(body)
-        required = body.required_tools(tools)
 
         async def work(model: TextModel) -> Sequence[bytes]:
             variables = {}
@@ -239,7 +228,6 @@ class OpenAiResponses:
                     schema=body.schema(),
                 ),
                 has_tools=bool(tools),
-                required_tools=required,
                 max_calls=1 if body.parallel_tool_calls is False else 128,
                 prompt_parameter="input",
                 limit_parameter="max_output_tokens",

@@ -45,8 +45,6 @@ class Order(NamedTuple):
     # False: texts have no calls of tools.
     has_tools: bool = False
     max_calls: int = 128
-    # Tools of which each text has to call one, as chat templates take them.
-    required_tools: Sequence[Mapping[str, Any]] = ()
     # The parameter that has the prompts, and the one that limits tokens, for errors.
     prompt_parameter: str = "messages"
     limit_parameter: str = "max_tokens"
@@ -137,9 +135,6 @@ class Generator:
         order = _checked(model, order)
         if order.has_tools and not model.generation.tool_parser:
             raise not_taken("tools")
-        if order.required_tools and not model.gives_logits:
-            # Nothing makes such a model write a call.
-            raise not_taken("tool_choice")
         if model.has_tokenizer:
             await call.tokenizer(model)
         call.call.free_body()
@@ -202,7 +197,7 @@ class Generator:
         limits = _limits(model, order)._replace(counts_tokens=True)
         sampling = order.sampling
         grammars = None
-        if order.required_tools or sampling.schema is not None:
+        if sampling.schema is not None:
             grammars = await self._grammars_of(call, model)
         flowing = asyncio.Event()
         flowing.set()
@@ -220,10 +215,8 @@ class Generator:
             for number in range(order.texts_each):
                 mask = None
                 if grammars is not None:
-                    make_mask = partial(grammars.make_mask, sampling.schema or {})
-                    if order.required_tools:
-                        make_mask = partial(grammars.make_call_mask, order.required_tools)
-                    mask = await call.in_thread(0, make_mask)
+                    schema = sampling.schema or {}
+                    mask = await call.in_thread(0, partial(grammars.make_mask, schema))
                 reader = self._reader(model, order)
                 choice = Choice(len(choices), limits, listener, reader.flush)
                 choices.append(choice)

@@ -167,18 +167,3 @@ def template_tools(tools: Sequence[dict[str, Any]], parameter: str) -> list[dict
         }
         made.append({"type": "function", "function": function})
     return made
-
-
-def required_tools(tools: Sequence[dict[str, Any]], name: str | None) -> Sequence[dict[str, Any]]:
-    """Return the tool of this name, or all for None; raise InvalidParameter if there is none.
-
-    tools: as chat templates take them.
-    """
-    required = [tool for tool in tools if name is None or tool["function"]["name"] == name]
-    if not required:
-        raise InvalidParameter(
-            "tool_choice",
-            "Invalid value for 'tool_choice': 'tools' has no such function.",
-            "invalid_value",
-        )
-    return required

@@ -25,22 +25,6 @@ class ToolCall(NamedTuple):
     arguments: str
 
 
-class CallForm(NamedTuple):
-    """Form in which a parser reads a call: texts around its JSON object."""
-
-    # May be a special token.
-    marker: str
-    before: str
-    after: str
-    # Key of the arguments.
-    arguments: str = "arguments"
-
-
-CALL_FORMS: Final = {
-    "hermes": CallForm("<tool_call>", "\n", "\n</tool_call>"),
-    "mistral": CallForm(_MISTRAL, "[", "]"),
-    "llama3_json": CallForm("", "", "", "parameters"),
-}
 Piece = str | ToolCall
 
 

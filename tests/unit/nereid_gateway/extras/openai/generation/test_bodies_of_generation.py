@@ -43,7 +43,7 @@ def prepare(body: Body) -> None:
         case ChatBody():
             body.check()
             template_messages(body.messages)
-            body.required_tools(template_tools(body.functions_of_tools(), "tools"))
+            template_tools(body.functions_of_tools(), "tools")
             body.sampling()
             assert body.includes_usage in {True, False}
             if body.response_format is not None:
@@ -54,12 +54,12 @@ def prepare(body: Body) -> None:
             body.check()
             body.sampling()
             body.chat()
-            body.required_tools(body.functions())
+            body.functions()
         case ResponsesBody():
             body.check()
             body.schema()
             template_messages(messages_of(body))
-            body.required_tools(tools_of(body))
+            tools_of(body)
 
 
 @pytest.mark.parametrize("body_type", [ChatBody, CompletionsBody, MessagesBody, ResponsesBody])
