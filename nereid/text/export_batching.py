@@ -53,7 +53,7 @@ def takes_lone_rows(description: ModelDescription, files: Mapping[str, bytes]) -
 def complete_export(config: ModelConfig, files: Mapping[str, bytes]) -> None:
     """Add padding, a larger batch and a budget of tokens to the configuration of an export.
 
-    Contents of tokenizers may be left out of `files`. Other models than encoders stay as they are.
+    Contents of large files may be left out of `files`. Other models than encoders stay as they are.
     """
     if config.max_batch_size < 1 or PADDING in config.parameters:
         return
@@ -63,6 +63,9 @@ def complete_export(config: ModelConfig, files: Mapping[str, bytes]) -> None:
         # Requests with tensors do not need the mapping; those with texts report the error.
         return
     if mapping is None or mapping.ids is None or mapping.mask is None or mapping.fixed_tokens:
+        return
+    if mapping.generation is not None or mapping.keeps_tokens:
+        # Logits of a whole batch of padded texts would take gigabytes.
         return
     config.max_batch_size = max(config.max_batch_size, _MAX_BATCH_SIZE)
     # The default, which was completed for the former size.
@@ -79,6 +82,8 @@ def padding_of(config: ModelConfig, mapping: TextMapping) -> str:
     assert mapping.ids is not None, "only models that take token ids are padded"
     others = [tensor.name for tensor in (mapping.mask, mapping.types) if tensor is not None]
     inputs = [f"{mapping.ids.name}[0]={mapping.pad_id}", *(f"{name}[0]" for name in others)]
+    if mapping.positions is not None:
+        inputs.append(f"{mapping.positions.name}[0]={mapping.padded_position}")
     # The first dim of vectors for each token is the number of tokens.
     outputs = [
         f"{output.name}[0]"

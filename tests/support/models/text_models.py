@@ -39,7 +39,15 @@ def tokenizer() -> Tokenizer:
 
 
 def _graph(
-    *, labels: int, splade: bool, floats: str, ints: str, with_types: bool, batch: bool, seed: int
+    *,
+    labels: int,
+    splade: bool,
+    floats: str,
+    ints: str,
+    with_types: bool,
+    with_positions: bool,
+    batch: bool,
+    seed: int,
 ) -> onnx.ModelProto:
     random = np.random.default_rng(seed)
     count = tokenizer().get_vocab_size()
@@ -61,6 +69,11 @@ def _graph(
         nodes.append(helper.make_node("Gather", ["kinds", "token_type_ids"], ["kind"]))
         nodes.append(helper.make_node("Add", [hidden, "kind"], ["typed"]))
         hidden = "typed"
+    if with_positions:
+        weights.append(weight("places", MAX_TOKENS, SIZE))
+        nodes.append(helper.make_node("Gather", ["places", "position_ids"], ["place"]))
+        nodes.append(helper.make_node("Add", [hidden, "place"], ["placed"]))
+        hidden = "placed"
     # Each token sees the mean of all, so that a wrong mask changes every vector.
     nodes += [
         helper.make_node("Mul", [hidden, "mask"], ["masked"]),
@@ -87,7 +100,7 @@ def _graph(
         nodes.append(helper.make_node("MatMul", ["hidden", "head"], ["scores"]))
         name, source, dims = "logits", "scores", [*lead, "tokens", count]
     nodes.append(helper.make_node("Cast", [source], [name], to=_FLOAT[floats]))
-    inputs = INPUTS if with_types else INPUTS[:2]
+    inputs = [*(INPUTS if with_types else INPUTS[:2]), *(["position_ids"] * with_positions)]
     graph = helper.make_graph(
         nodes,
         "text",
@@ -107,6 +120,7 @@ def export(
     floats: str = "FP32",
     ints: str = "INT64",
     with_types: bool = True,
+    with_positions: bool = False,
     batch: bool = True,
     seed: int = 1,
     config: str = "",
@@ -127,6 +141,7 @@ def export(
         floats=floats,
         ints=ints,
         with_types=with_types,
+        with_positions=with_positions,
         batch=batch,
         seed=seed,
     )
@@ -166,6 +181,7 @@ class BareModel:
         tensors = dict(
             zip(INPUTS, (encoding.ids, encoding.attention_mask, encoding.type_ids), strict=True)
         )
+        tensors["position_ids"] = [*range(len(encoding.ids))]
         feeds = {}
         for tensor in self._session.get_inputs():
             dtype = np.int32 if tensor.type == "tensor(int32)" else np.int64

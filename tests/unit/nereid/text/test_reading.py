@@ -21,6 +21,14 @@ IDS = """
 input { name: "input_ids" data_type: TYPE_INT64 dims: [ -1 ] }
 input { name: "attention_mask" data_type: TYPE_INT64 dims: [ -1 ] }
 """
+POSITIONS = 'input { name: "position_ids" data_type: TYPE_INT64 dims: [ -1 ] }\n'
+NEXT = 'output { name: "logits" data_type: TYPE_FP32 dims: [ -1, 9 ] }\n'
+STATE = """
+sequence_batching {
+  state { input_name: "p" output_name: "q" data_type: TYPE_FP32 dims: [ 2, -1 ] }
+}
+"""
+CAUSAL = {"architectures": ["LlamaForCausalLM"]}
 TYPES = 'input { name: "token_type_ids" data_type: TYPE_INT64 dims: [ -1 ] }\n'
 HIDDEN = 'output { name: "last_hidden_state" data_type: TYPE_FP32 dims: [ -1, 8 ] }\n'
 SENTENCE = """
@@ -149,6 +157,80 @@ def test_modules_within_the_graph_need_not_be_known() -> None:
     assert not read(IDS + SENTENCE, modules=modules[:2]).normalizes
     mapping = read(IDS + HIDDEN, modules=modules, text={"pooling": "cls"})
     assert (mapping.pooling, mapping.normalizes) == ("cls", True)
+
+
+def test_further_outputs_of_vectors() -> None:
+    pooled = 'output { name: "pooler_output" data_type: TYPE_INT8 dims: [ 8 ] }\n'
+    mapping = read(IDS + pooled)
+    assert (mapping.output, mapping.pooling) == ("pooler_output", "")
+    assert read(IDS + HIDDEN + pooled).output == "last_hidden_state"
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "padded"), [("bert", 0, 1), ("roberta", 2, 1), ("mpnet", 2, 1)]
+)
+def test_positions_are_those_of_the_architecture(kind: str, first: int, padded: int) -> None:
+    mapping = read(IDS + POSITIONS + HIDDEN, config={"model_type": kind, "pad_token_id": 1})
+    assert mapping.positions == TextInput("position_ids", "INT64")
+    assert (mapping.first_position, mapping.padded_position) == (first, padded)
+
+
+def modules(*kinds: str) -> list[dict[str, str]]:
+    numbered = enumerate(kinds, 1)
+    return [{"type": f"a.{kind}", "path": f"{place}_{kind}"} for place, kind in numbered]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "layers", "normalizes"),
+    [
+        (("Pooling", "Dense", "Normalize"), ["Dense"], True),
+        (("Pooling", "Dense"), ["Dense"], False),
+        (("Pooling", "Normalize", "Dense", "Dropout"), ["Normalize", "Dense"], False),
+        (("Pooling", "Dense", "LayerNorm", "Normalize"), ["Dense", "LayerNorm"], True),
+    ],
+)
+def test_layers_behind_the_pooling(
+    kinds: tuple[str, ...], layers: list[str], normalizes: bool
+) -> None:
+    files = model_files(
+        modules=modules(*kinds), **{"1_Pooling__config": {"pooling_mode_cls_token": True}}
+    )
+    for place in (2, 3):
+        sizes = {"in_features": 8, "out_features": 3, "dimension": 3}
+        for kind in ("Dense", "LayerNorm"):
+            files[f"{place}_{kind}/config.json"] = json.dumps(sizes).encode()
+            files[f"{place}_{kind}/model.safetensors"] = b""
+    mapping = read_mapping(configured(IDS + HIDDEN), files)
+    assert mapping is not None
+    assert [layer.kind for layer in mapping.layers] == layers
+    assert (mapping.pooling, mapping.normalizes) == ("cls", normalizes)
+    with pytest.raises(InvalidArgument, match="for vectors of 8 values, not of 9"):
+        read_mapping(configured(IDS + HIDDEN.replace("8 ]", "9 ]")), files)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "problem"),
+    [
+        (("StaticEmbedding",), "module StaticEmbedding has no ONNX graph"),
+        (("WordEmbeddings", "Pooling"), "module WordEmbeddings has no ONNX graph"),
+        (("Dense", "Pooling"), "module Dense cannot be applied"),
+        (("CNN",), "module CNN cannot be applied; known behind the graph: Pooling, Normalize"),
+    ],
+)
+def test_modules_that_cannot_be_applied(kinds: tuple[str, ...], problem: str) -> None:
+    with pytest.raises(InvalidArgument, match=problem):
+        read(IDS + HIDDEN, modules=modules(*kinds))
+
+
+def test_a_decoder_generates_by_logits_of_each_token() -> None:
+    mapping = read(IDS + POSITIONS + NEXT, config=CAUSAL)
+    assert (mapping.tasks, mapping.keeps_tokens) == (frozenset({"generate"}), False)
+    mapping = read(IDS + POSITIONS + NEXT + STATE, config=CAUSAL)
+    assert (mapping.tasks, mapping.keeps_tokens) == (frozenset({"generate"}), True)
+    assert read(IDS + HIDDEN + STATE, config=CAUSAL).keeps_tokens
+    fixed = IDS.replace("-1", "16") + NEXT + STATE
+    with pytest.raises(InvalidArgument, match="takes any number of tokens, not 16"):
+        read(fixed, config=CAUSAL)
 
 
 def test_a_decoder_embeds_by_its_last_token() -> None:

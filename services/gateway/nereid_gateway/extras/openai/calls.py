@@ -198,6 +198,10 @@ class TextCall:
             max_in_flight=max_in_flight,
         )
 
+    def end_sequence(self, row: Row) -> None:
+        """End the sequence to which a row belongs."""
+        self._services.rows.end_sequence(self.call, row)
+
     async def chat_text(
         self,
         model: TextModel,

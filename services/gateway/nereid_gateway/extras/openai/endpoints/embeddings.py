@@ -233,7 +233,8 @@ def read_vector(  # noqa: PLR0913, PLR0917 - all but two are bound
     row: Row,
 ) -> Vector:
     """Return the vector of a row's text. dimensions: 0 for all. Raises InvalidParameter."""
-    vector = outputs.pooled_vector(reader.read(response, model.mapping.output), model.mapping, row)
+    array = reader.read(response, model.mapping.output)
+    vector = model.layers.apply(outputs.pooled_vector(array, model.mapping, row))
     if dimensions:
         if dimensions > len(vector):
             raise InvalidParameter(

@@ -275,7 +275,8 @@ class OpenAiRanking:
 
     def _vector(self, model: TextModel, response: InferResponse, row: Row) -> Vector:
         array = self._outputs.read(response, model.mapping.output)
-        return outputs.normalized(outputs.pooled_vector(array, model.mapping, row))
+        vector = outputs.pooled_vector(array, model.mapping, row)
+        return outputs.normalized(model.layers.apply(vector))
 
     def _pair_score(
         self, model: TextModel, activation: str, response: InferResponse, _row: Row

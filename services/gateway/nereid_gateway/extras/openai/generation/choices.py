@@ -103,6 +103,12 @@ class Choice:
         """The text so far."""
         return "".join(self.texts)
 
+    @property
+    def lacks_one_token(self) -> bool:
+        """True if the next token ends the text by its limit of tokens."""
+        limits = self._limits
+        return limits.counts_tokens and self.tokens + 1 == limits.max_tokens
+
     def add(self, delta: Delta) -> None:
         """Add what a response or a token adds."""
         if not self.begun_s:

@@ -1,4 +1,4 @@
-"""Texts of models that give logits: the gateway samples each token, and sends the longer text."""
+"""Texts of models that give logits: the gateway samples each token, and sends it to the model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from nereid.core.errors import Internal
 from nereid_gateway.extras.openai.generation.choices import LENGTH
 from nereid_gateway.extras.openai.generation.deltas import Delta, TokenLogprob
-from nereid_gateway.extras.openai.texts.tokenizer import Tokens
+from nereid_gateway.extras.openai.generation.token_steps import TokenSteps
 
 if TYPE_CHECKING:
     import asyncio
@@ -168,22 +168,25 @@ class LogitsText:
         model = self._model
         most = model.mapping.fixed_tokens or model.mapping.max_tokens
         tokens = list(prompt)
-        while not choice.finish_reason:
-            if most and len(tokens) >= most:
-                choice.add(Delta("", 0, LENGTH))
-                choice.end()
-                return
-            await self._flowing.wait()
-            generated = tokens[len(prompt) :]
-            sample = partial(self._sample, sampler, prompt, generated)
-            (sampled,) = await self._call.infer([model.token_row(Tokens(tokens))], sample)
-            tokens.append(sampled.token)
-            delta = reader.read_ids([sampled.token])
-            if not delta.ends:
-                delta = delta._replace(
-                    logprobs=_with_texts(sampled, model), ends=sampler.complete(sampled.token)
-                )
-            choice.add(delta)
+        steps = TokenSteps(self._call, model)
+        try:
+            while not choice.finish_reason:
+                if most and len(tokens) >= most:
+                    choice.add(Delta("", 0, LENGTH))
+                    choice.end()
+                    return
+                await self._flowing.wait()
+                sample = partial(self._sample, sampler, prompt, tokens[len(prompt) :])
+                sampled = await steps.infer(tokens, sample, is_last=choice.lacks_one_token)
+                tokens.append(sampled.token)
+                delta = reader.read_ids([sampled.token])
+                if not delta.ends:
+                    delta = delta._replace(
+                        logprobs=_with_texts(sampled, model), ends=sampler.complete(sampled.token)
+                    )
+                choice.add(delta)
+        finally:
+            steps.end()
 
     def _sample(
         self,

@@ -21,7 +21,7 @@ from nereid_gateway.core.client_request import ClientRequest
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nereid.core.wire.messages import ErrorStatus, InferResponse, Payload
+    from nereid.core.wire.messages import ErrorStatus, InferResponse, Parameter, Payload
     from nereid_gateway.core.request_handle import OnResponse, RequestHandle
     from nereid_gateway.extras.openai.work_pool import WorkPool
     from nereid_gateway.fronts.http.submission import InferSubmission
@@ -58,6 +58,15 @@ class Row(NamedTuple):
     size: int
     # See InferRequest.
     text_digest: bytes
+    parameters: dict[str, Parameter] | None = None
+
+    def request(self, priority: int) -> ClientRequest:
+        """Return a new request of the row."""
+        request = ClientRequest(
+            0, self.head, list(self.payloads), priority=priority, text_digest=self.text_digest
+        )
+        request.parameters = self.parameters
+        return request
 
 
 class RowSubmission:
@@ -92,6 +101,18 @@ class RowSubmission:
             return await flight.run(min(max_in_flight, self._max_in_flight))
         finally:
             flight.cancel()
+
+    def end_sequence(self, call: HttpCall, row: Row) -> None:
+        """End the sequence to which a row belongs, at once and also if the client has left.
+
+        A cancelled request ends its sequence. If an instance executes it first, its END does.
+        """
+        request = row.request(0)
+        self._submission.submit_row(call, (0, 0), request, _ignore).cancel()
+
+
+def _ignore(response: InferResponse) -> None:
+    """Ignore the response of a request that was only to end its sequence."""
 
 
 class _Flight(Generic[Output]):
@@ -146,13 +167,7 @@ class _Flight(Generic[Output]):
         while self._waiting and self._in_flight < self._max_in_flight and not self._done.done():
             index = self._waiting.popleft()
             row = self._rows[index]
-            request = ClientRequest(
-                0,
-                row.head,
-                list(row.payloads),
-                priority=self._priority,
-                text_digest=row.text_digest,
-            )
+            request = row.request(self._priority)
             self._in_flight += 1
             on_response = partial(self._on_response, index)
             handle = self._submit_row(request, on_response)
