@@ -939,6 +939,72 @@ def test_recorded_embeddings(site: Site, content: Any) -> None:
             assert isinstance(item["embedding"], list if encoding == "float" else str)
 
 
+DELIVERY = {"name": "get_delivery_date", "arguments": '{"order": "123"}'}
+SYSTEM = [{"role": "system", "content": "You are a chatbot."}]
+CACHED = {"type": "text", "text": "Hello!", "cache_control": {"type": "ephemeral"}}
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/chat/completions", {"messages": SYSTEM}),
+        ("/v1/chat/completions", {"messages": user([CACHED])}),
+        (
+            "/v1/chat/completions",
+            {
+                "messages": [
+                    *SYSTEM,
+                    *user("When does order 123 come?"),
+                    {
+                        "role": "assistant",
+                        "content": None,
+                        "tool_calls": [{"id": "c1", "type": "function", "function": DELIVERY}],
+                    },
+                    {"role": "tool", "tool_call_id": "c1", "content": "Tomorrow."},
+                ]
+            },
+        ),
+        (
+            "/v1/chat/completions",
+            {
+                "messages": [
+                    *user([{"type": "text", "text": "Say 1."}]),
+                    {"role": "assistant", "content": [{"type": "text", "text": "1"}]},
+                    *user("And 2."),
+                ]
+            },
+        ),
+        (
+            "/v1/messages",
+            {"max_tokens": 50, "messages": user([{"type": "text", "text": "Hello."}])},
+        ),
+        ("/v1/messages", {"max_tokens": 50, "messages": user("Hello."), "system": "Be helpful."}),
+        (
+            "/v1/messages",
+            {
+                "max_tokens": 50,
+                "messages": user("Rain?"),
+                "tools": [{**ANTHROPIC_TOOL, "type": "custom"}],
+            },
+        ),
+        ("/v1/responses", {"input": "Say this.", "instructions": "Be helpful."}),
+    ],
+)
+def test_requests_at_the_gateway(site: Site, path: str, fields: dict[str, Any]) -> None:
+    body = site.post(path, {"model": "chat", **fields})
+    assert body["model"] == "chat"
+    response = site.http.post(path, json={"model": "chat", "stream": True, **fields})
+    assert response.status_code == 200
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert response.text.count("data: ") > 2
+
+
+def test_a_body_that_is_no_json(site: Site) -> None:
+    response = site.http.post("/v1/chat/completions", content=b'{"model": "chat", "messages": [a')
+    assert response.status_code == 400
+    assert "JSON" in response.json()["error"]["message"]
+
+
 # OpenResponses
 
 
