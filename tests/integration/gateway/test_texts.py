@@ -297,6 +297,28 @@ async def test_errors_have_the_form_of_their_api() -> None:
     assert isinstance(json.loads(kserve.body)["error"], str)
 
 
+async def test_fields_without_effect_are_refused() -> None:
+    messages = [{"role": "user", "content": "cat"}]
+    async with text_site() as site:
+        for path, fields, parameter in (
+            ("/v1/embeddings", {"input": "a", "add_generation_prompt": True}, None),
+            ("/v1/embeddings", {"input": "a", "chat_template_kwargs": {"b": 1}}, None),
+            ("/v1/embeddings", {"messages": messages, "input_type": "query"}, None),
+            ("/v1/embeddings", {"input": "a", "embed_dtype": "float16"}, None),
+            ("/pooling", {"input": "a", "endianness": "big"}, None),
+            ("/v1/embeddings", {"input": "a", "messages": messages}, "messages"),
+            ("/tokenize", {"prompt": "a", "tools": [{"type": "function"}]}, None),
+            ("/tokenize", {"prompt": "a", "messages": messages}, "messages"),
+            ("/tokenize", {"prompt": "a", "prompt_name": "query"}, None),
+            ("/tokenize", {"inputs": "a", "return_token_strs": True}, None),
+        ):
+            content = json.dumps({"model": "echo", **fields}).encode()
+            response = await ask(site, "POST", path, content)
+            assert response.status == 400, fields
+            expected = parameter or [*fields][-1]
+            assert json.loads(response.body)["error"]["param"] == expected
+
+
 async def test_the_only_model_needs_no_name() -> None:
     async with gateway_site(openai_api=True) as site:
         site.scheduler.texts["echo"] = described("echo")

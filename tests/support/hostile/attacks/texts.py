@@ -178,6 +178,20 @@ ATTACKS = (
         more_mib=200,
     ),
     Attack("texts 1 million messages", _chat(messages=[{"role": "user", "content": "x"}] * _MIB)),
+    Attack(
+        "texts 1 million messages as input",
+        _call(messages=[{"role": "user", "content": "x"}] * _MIB),
+        _WRONG,
+    ),
+    Attack(
+        "texts 2,048 vectors in all forms",
+        _call(
+            "/v2/embed",
+            texts=["the cat"] * 2048,
+            embedding_types=["float", "base64", "binary", "ubinary"] * 1000,
+        ),
+        ENDED,
+    ),
     Attack("texts 1 million biases", _chat(logit_bias={str(n): 1 for n in range(_MIB)})),
     Attack("texts a schema of 2 to the 64", _schema(_doubled(64)), ENDED),
     Attack("texts a schema of 900 levels", _schema(_nested(900)), ENDED),

@@ -52,6 +52,8 @@ class Tool(Body, kw_only=True):
 
     type: str
     function: dict[str, Any] | None = None
+    # Accepted without effect.
+    cache_control: Any = None
 
 
 def functions_of(tools: Sequence[Tool] | None) -> list[dict[str, Any]]:

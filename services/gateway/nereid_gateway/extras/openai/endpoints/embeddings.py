@@ -63,6 +63,13 @@ class EmbeddingsBody(InputFields, kw_only=True):
     normalize: bool | None = None
     use_activation: bool | None = None
 
+    def check(self) -> None:
+        """Raise InvalidParameter for a form of bytes that no bytes have."""
+        if self.encoding_format in {None, "float"}:
+            for name in ("embed_dtype", "endianness"):
+                if getattr(self, name) not in {"float32", "native"}:
+                    raise InvalidParameter(name, f"'{name}' needs an 'encoding_format' of bytes.")
+
     def normalizes(self, model: TextModel) -> bool:
         """Return whether vectors get length 1."""
         asked = self.normalize if self.use_activation is None else self.use_activation
@@ -130,6 +137,7 @@ class OpenAiEmbeddings:
 
     async def _create(self, call: TextCall) -> Sequence[bytes]:
         body = await call.read_body(EmbeddingsBody)
+        body.check()
         call.priority = priority_of(body.priority)
 
         async def work(model: TextModel) -> list[Vector]:
@@ -141,6 +149,7 @@ class OpenAiEmbeddings:
 
     async def _pool(self, call: TextCall) -> Sequence[bytes]:
         body = await call.read_body(PoolingBody)
+        body.check()
         call.priority = priority_of(body.priority)
 
         async def work(model: TextModel) -> list[Vector]:

@@ -12,6 +12,7 @@ from nereid_gateway.extras.openai.generation.messages import Message, template_m
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from nereid_gateway.extras.openai.bodies import Body
     from nereid_gateway.extras.openai.calls import TextCall
     from nereid_gateway.extras.openai.texts.rows import Row
     from nereid_gateway.extras.openai.texts.text_models import TextModel
@@ -28,6 +29,9 @@ _INPUT_TYPES: Final = {
     "search_document": "document",
 }
 _PROMPT_ALIASES: Final = {"document": ("document", "passage")}
+# Fields that have an effect on one of the two alone.
+_OF_INPUT: Final = ("prompt_name", "input_type")
+OF_MESSAGES: Final = ("add_generation_prompt", "continue_final_message", "chat_template_kwargs")
 
 
 class PromptFields(TruncationFields, kw_only=True):
@@ -85,16 +89,25 @@ class InputFields(PromptFields, kw_only=True):
         if self.messages is None:
             if self.input is None:
                 raise missing("input")
+            refuse_fields(self, OF_MESSAGES, "messages")
             texts = prompted(texts_of(self.input), self.prompt(model))
             parameter, special = "input", True
         else:
             if self.input is not None:
                 raise InvalidParameter("messages", "'input' and 'messages' exclude each other.")
+            refuse_fields(self, _OF_INPUT, "input")
             texts = [await text_of_messages(call, model, self, self.messages)]
             parameter, special = "messages", False
         if self.add_special_tokens is not None:
             special = self.add_special_tokens
         return await call.rows(model, texts, self.limit(model, parameter), special=special)
+
+
+def refuse_fields(body: Body, names: Sequence[str], needed: str) -> None:
+    """Raise InvalidParameter for fields that have an effect only with a field that is missing."""
+    for name in names:
+        if getattr(body, name):
+            raise InvalidParameter(name, f"'{name}' needs '{needed}'.")
 
 
 async def text_of_messages(

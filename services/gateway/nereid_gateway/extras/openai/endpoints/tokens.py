@@ -9,7 +9,12 @@ import orjson
 from nereid.text.mapping import CLASSIFY, DECIDE, EMBED, EMBED_SPARSE, GENERATE, RANK
 from nereid_gateway.extras.openai.bodies import Body, missing, texts_of
 from nereid_gateway.extras.openai.endpoints.chat import Tool, functions_of
-from nereid_gateway.extras.openai.endpoints.text_fields import named_prompt, text_of_messages
+from nereid_gateway.extras.openai.endpoints.text_fields import (
+    OF_MESSAGES,
+    named_prompt,
+    refuse_fields,
+    text_of_messages,
+)
 from nereid_gateway.extras.openai.errors import InvalidParameter, tei_error
 from nereid_gateway.extras.openai.generation.messages import Message, template_tools
 
@@ -37,7 +42,7 @@ class TokenizeBody(Body, kw_only=True):
     return_token_strs: bool = False
     # Messages have these.
     tools: list[Tool] | None = None
-    add_generation_prompt: bool | None = True
+    add_generation_prompt: bool | None = None
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] | None = None
     # TEI's.
@@ -85,7 +90,14 @@ class OpenAiTokens:
         if len(given) > 1:
             listed = " and ".join(map(repr, given))
             raise InvalidParameter(given[1], f"{listed} exclude each other.")
-        if body.inputs is not None:
+        if body.messages is None:
+            refuse_fields(body, (*OF_MESSAGES, "tools"), "messages")
+        elif body.add_generation_prompt is None:
+            body.add_generation_prompt = not body.continue_final_message
+        if body.inputs is None:
+            refuse_fields(body, ("prompt_name",), "inputs")
+        else:
+            refuse_fields(body, ("return_token_strs",), "prompt")
             call.call.encode_error = tei_error
             return await self._tokenize_inputs(call, body, texts_of(body.inputs, "inputs"))
 
