@@ -264,6 +264,7 @@ ENDPOINTS: Final = (
     _text_endpoint("OpenAiEmbeddings.embed", "/embed"),
     _text_endpoint("OpenAiEmbeddings.embed_all", "/embed_all"),
     _text_endpoint("OpenAiRanking.rerank", "/v1/rerank", "/v2/rerank", "/rerank"),
+    _text_endpoint("OpenAiRanking.ranking", "/v1/ranking"),
     _text_endpoint("OpenAiRanking.score", "/v1/score", "/score"),
     _text_endpoint("OpenAiRanking.similarity", "/similarity"),
     _text_endpoint("OpenAiClassification.classify", "/v1/classify", "/classify"),

@@ -1,6 +1,7 @@
-"""Scores of pairs of texts: rerank of Cohere, Jina, vLLM and TEI, vLLM's score, TEI's similarity.
+"""Scores of pairs of texts.
 
-A ranker scores each pair. With an embedder, the score is the cosine of two vectors.
+Rerank of Cohere, Jina, vLLM and TEI, NIM's ranking, vLLM's score, TEI's similarity. A ranker scores
+each pair. With an embedder, the score is the cosine of two vectors.
 """
 
 from __future__ import annotations
@@ -63,6 +64,15 @@ class RerankBody(TruncationFields, kw_only=True):
     user: str | None = None
 
 
+class RankingBody(TruncationFields, kw_only=True):
+    """Body of NIM's /v1/ranking."""
+
+    model: str
+    query: Document
+    passages: list[Document]
+    priority: int = 0
+
+
 class ScoreBody(TruncationFields, kw_only=True):
     """Body of vLLM's /v1/score, by its old and its new names."""
 
@@ -102,6 +112,10 @@ class OpenAiRanking:
         """Respond with documents in the order of their relevance for a query."""
         await self._serve(call, "rerank", self._rerank)
 
+    async def ranking(self, call: HttpCall, _route: Route) -> None:
+        """Respond with passages in the order of their logits for a query."""
+        await self._serve(call, "rerank", self._ranking)
+
     async def score(self, call: HttpCall, _route: Route) -> None:
         """Respond with a score for each pair."""
         await self._serve(call, "score", self._score)
@@ -132,8 +146,7 @@ class OpenAiRanking:
             raw=body.raw_scores,
             document_tokens=body.max_tokens_per_doc,
         )
-        # Equal scores keep the order of the documents.
-        order = sorted(range(len(texts)), key=lambda index: -scores[index])
+        order = _by_score(scores)
         if body.texts is not None:
             ranks: list[dict[str, Any]] = [
                 {"index": index, "score": scores[index]} for index in order
@@ -158,6 +171,21 @@ class OpenAiRanking:
             "results": results,
             "usage": usage(call.tokens),
             "meta": {"billed_units": {"search_units": 1}},
+        }
+        return (orjson.dumps(document),)
+
+    async def _ranking(self, call: TextCall) -> Sequence[bytes]:
+        body = await call.read_body(RankingBody)
+        call.priority = priority_of(body.priority)
+        if not body.passages:
+            raise InvalidParameter(
+                "passages", "'passages' cannot be an empty array.", "empty_array"
+            )
+        pairs = [(body.query.text, passage.text) for passage in body.passages]
+        scores = await self._scores(call, body.model, pairs, body, "passages", raw=True)
+        document = {
+            "rankings": [{"index": index, "logit": scores[index]} for index in _by_score(scores)],
+            "usage": usage(call.tokens),
         }
         return (orjson.dumps(document),)
 
@@ -248,6 +276,11 @@ class OpenAiRanking:
             raise Internal(f"output '{model.mapping.output}' is empty")
         # With two labels, the second one is that of related texts.
         return float(scores[-1])
+
+
+def _by_score(scores: Sequence[float]) -> list[int]:
+    """Return the places of scores, the highest first. Equal ones keep their order."""
+    return sorted(range(len(scores)), key=lambda index: -scores[index])
 
 
 async def _shortened(
