@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
+from nereid_gateway.extras.openai.calls import TextCall
 from tests.integration.gateway import test_decisions, test_texts
 from tests.support.gateway.gateway_http import LIMIT_S, connect
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site
@@ -97,14 +100,21 @@ async def ask(site: GatewaySite, route: str, content: bytes) -> tuple[int, bytes
     return int(lines.split()[1]), body
 
 
-async def check(asked: list[tuple[str, bytes]]) -> None:
+@asynccontextmanager
+async def site_of_all() -> AsyncIterator[GatewaySite]:
     async with gateway_site(openai_api=True) as site:
         site.scheduler.texts |= {
             GENERATOR: generator(),
             "encoder": test_texts.described("encoder"),
             "decider": test_decisions.described("decider"),
+            "fail": test_texts.described("fail"),
         }
         site.scheduler.models = (*site.scheduler.texts,)
+        yield site
+
+
+async def check(asked: list[tuple[str, bytes]]) -> None:
+    async with site_of_all() as site:
         for route, content in asked:
             status, body = await ask(site, route, content)
             found = route, content[:2000], status, body[:500]
@@ -128,3 +138,34 @@ def test_any_body_is_served_or_refused(asked: list[tuple[str, bytes]]) -> None:
 @given(st.lists(calls(), min_size=50, max_size=50))
 def test_many_bodies_are_served_or_refused(asked: list[tuple[str, bytes]]) -> None:
     asyncio.run(check(asked))
+
+
+async def test_nothing_of_a_call_waits_until_cycles_are_collected() -> None:
+    """Refused calls with large bodies would fill the memory."""
+    said = {"messages": [{"role": "user", "content": "x"}]}
+    asked: list[tuple[str, dict[str, Any], int]] = [
+        ("/v1/embeddings", {"model": "encoder", "input": "cat"}, 200),
+        ("/v1/embeddings", {"model": "encoder", "input": "a" * (2 << 20)}, 400),
+        ("/v1/embeddings", {"model": "encoder", "input": "cat", "x": 1}, 400),
+        ("/v1/embeddings", {"model": "fail", "input": "cat"}, 500),
+        ("/v1/chat/completions", {"model": GENERATOR, **said}, 200),
+        ("/v1/chat/completions", {"model": GENERATOR, **said, "stream": True}, 200),
+        ("/v1/chat/completions", {"model": "talks", **said}, 500),
+        ("/v1/chat/completions", {"model": "talks", **said, "stream": True}, 500),
+        ("/v1/decisions", {"model": "decider", "input": "cat", "questions": []}, 400),
+    ]
+    async with site_of_all() as site:
+        talks = generator()
+        talks.config.output[0].name = "OTHER"
+        site.scheduler.texts["talks"] = talks
+        site.scheduler.models = (*site.scheduler.texts,)
+        gc.collect()
+        gc.disable()
+        try:
+            for route, fields, expected in asked:
+                status, body = await ask(site, route, json.dumps(fields).encode())
+                assert status == expected, body
+                kept = [each for each in gc.get_objects() if isinstance(each, TextCall)]
+                assert not kept, (route, str(fields)[:100])
+        finally:
+            gc.enable()
