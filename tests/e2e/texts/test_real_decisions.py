@@ -76,7 +76,7 @@ def decide(client: openai.OpenAI, *statements: str) -> list[float]:
         input=TEXT,
         questions=[{"type": "predicate", "instructions": statement} for statement in statements],
     )
-    return [answer.probability for answer in decision.answers if answer.type == "predicate"]
+    return [each.probability for each in decision.answers if each.type == "predicate"]
 
 
 def test_probabilities_are_those_of_bare_onnxruntime(folder: Path, tmp_path: Path) -> None:
