@@ -81,13 +81,15 @@ class _EventConnection:
         self.streams = {1}
         self._socket = connected
         self._request = request
+        self._end = b""
         connected.sendall(request)
 
     def receive(self, more: bool) -> None:
         data = self._socket.recv(_RECEIVE_BYTES)
         if not data or (data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 200")):
             raise BenchError(f"the server does not stream: {data[:500]!r}")
-        if data.endswith(_LAST_CHUNK):
+        self._end = (self._end + data)[-len(_LAST_CHUNK) :]
+        if self._end == _LAST_CHUNK:
             if more:
                 self._socket.sendall(self._request)
             else:
@@ -160,6 +162,6 @@ def run(
                 cpu_s = sum(server.cpu_s().values()) - begun_cpu_s
     for connected, _ in opened:
         connected.close()
-    if not all(seen):
+    if not seen or not all(seen):
         raise BenchError("no token was received")
     return Run(seen, cpu_s)
