@@ -147,6 +147,7 @@ async def test_nothing_of_a_call_waits_until_cycles_are_collected() -> None:
         ("/v1/embeddings", {"model": "encoder", "input": "cat"}, 200),
         ("/v1/embeddings", {"model": "encoder", "input": "a" * (2 << 20)}, 400),
         ("/v1/embeddings", {"model": "encoder", "input": "cat", "x": 1}, 400),
+        ("/v1/embeddings", {"model": "none", "input": "cat"}, 404),
         ("/v1/embeddings", {"model": "fail", "input": "cat"}, 500),
         ("/v1/chat/completions", {"model": GENERATOR, **said}, 200),
         ("/v1/chat/completions", {"model": GENERATOR, **said, "stream": True}, 200),
@@ -169,3 +170,12 @@ async def test_nothing_of_a_call_waits_until_cycles_are_collected() -> None:
                 assert not kept, (route, str(fields)[:100])
         finally:
             gc.enable()
+
+
+async def test_a_scheduler_is_not_asked_for_names_that_no_model_can_have() -> None:
+    async with site_of_all() as site:
+        status, body = await ask(
+            site, "/v1/embeddings", json.dumps({"model": "m" * 5000, "input": "cat"}).encode()
+        )
+        assert (status, json.loads(body)["error"]["code"]) == (404, "model_not_found")
+        assert not site.scheduler.text_requests
