@@ -287,6 +287,13 @@ def test_ranks_are_those_of_bare_onnxruntime(site: Site) -> None:
     assert [rank["index"] for rank in body] == order
     assert np.allclose([rank["score"] for rank in body], sorted(raw, reverse=True), atol=1e-4)
     assert [rank["text"] for rank in body] == [texts[index] for index in order]
+    passages = [{"text": text} for text in texts]
+    status, body = site.post(
+        "/v1/ranking", {"model": "ranker", "query": {"text": "the cat"}, "passages": passages}
+    )
+    assert status == 200
+    assert [rank["index"] for rank in body["rankings"]] == order
+    assert np.allclose([rank["logit"] for rank in body["rankings"]], sorted(raw, reverse=True))
     asked = {"model": "ranker", "query": "the cat", "documents": texts, "top_n": 3}
     for path, returns in (("/v1/rerank", True), ("/v2/rerank", False), ("/rerank", True)):
         status, body = site.post(path, asked)

@@ -132,6 +132,8 @@ async def test_tokens_and_their_times_are_counted() -> None:
     )
     assert f"gen_ai_server_time_to_first_token_seconds_count{{{labels}}} 1" in page
     assert f"gen_ai_server_time_per_output_token_seconds_count{{{labels}}} 1" in page
+    # Bounds that OpenTelemetry's conventions recommend.
+    assert f'gen_ai_server_time_to_first_token_seconds_bucket{{{labels},le="7.5"}} 1' in page
     output = f'{labels},gen_ai_token_type="output"'
     assert f"gen_ai_client_token_usage_sum{{{output}}} 2" in page
 

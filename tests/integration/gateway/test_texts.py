@@ -34,7 +34,12 @@ from nereid_gateway.extras.openai.endpoints.embeddings import (
     EmbeddingsBody,
     PoolingBody,
 )
-from nereid_gateway.extras.openai.endpoints.ranking import RerankBody, ScoreBody, SimilarityBody
+from nereid_gateway.extras.openai.endpoints.ranking import (
+    RankingBody,
+    RerankBody,
+    ScoreBody,
+    SimilarityBody,
+)
 from nereid_gateway.extras.openai.endpoints.tokens import (
     DecodeBody,
     DetokenizeBody,
@@ -58,6 +63,10 @@ CALLS: dict[str, tuple[type[Body], dict[str, Any]]] = {
     "/embed_sparse": (EmbedAllBody, {"model": "sparse", "inputs": "cat"}),
     "/v1/rerank": (RerankBody, {"model": "echo", "query": "cat", "documents": ["dog"]}),
     "/v2/rerank": (RerankBody, {"model": "echo", "query": "cat", "documents": ["dog"]}),
+    "/v1/ranking": (
+        RankingBody,
+        {"model": "echo", "query": {"text": "cat"}, "passages": [{"text": "dog"}]},
+    ),
     "/score": (ScoreBody, {"model": "echo", "text_1": "cat", "text_2": "cat"}),
     "/similarity": (
         SimilarityBody,

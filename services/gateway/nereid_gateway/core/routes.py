@@ -267,6 +267,7 @@ ENDPOINTS: Final = (
     _text_endpoint("OpenAiEmbeddings.embed_sparse", "/embed_sparse"),
     _text_endpoint("OpenAiCohereEmbeddings.create", "/v2/embed"),
     _text_endpoint("OpenAiRanking.rerank", "/v1/rerank", "/v2/rerank", "/rerank"),
+    _text_endpoint("OpenAiRanking.ranking", "/v1/ranking"),
     _text_endpoint("OpenAiRanking.score", "/v1/score", "/score"),
     _text_endpoint("OpenAiRanking.similarity", "/similarity"),
     _text_endpoint("OpenAiClassification.classify", "/v1/classify", "/classify"),

@@ -61,10 +61,14 @@ class BodyReader:
         if encoding is not None:
             call.body = await self._coder.decompress(call.body, encoding, call.peer, call.hold)
         result, _ = await self._decoding.run_text_job(call.peer, call.body, decode_job, body_type)
-        if isinstance(result, InvalidParameter):
-            raise result
-        body: Decoded = result
-        return body
+        try:
+            if isinstance(result, InvalidParameter):
+                raise result
+            body: Decoded = result
+            return body
+        finally:
+            # An error refers to this frame, and would stay in memory until cycles are collected.
+            del result
 
     async def encode(self, call: HttpCall, body: Sequence[bytes]) -> tuple[Sequence[bytes], bytes]:
         """Return the body of a response, compressed if that pays, and the header line for it."""

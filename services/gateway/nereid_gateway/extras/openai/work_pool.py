@@ -44,7 +44,11 @@ class WorkPool:
         work = loop.run_in_executor(self._executor, function, *arguments)
         # A cancelled caller does not stop the thread, which is busy until it is done.
         work.add_done_callback(self._on_done)
-        return await asyncio.shield(work)
+        try:
+            return await asyncio.shield(work)
+        finally:
+            # An error refers to this frame: texts would stay in memory until cycles are collected.
+            del work, function, arguments
 
     def close(self) -> None:
         """Stop the threads when they have nothing to do."""

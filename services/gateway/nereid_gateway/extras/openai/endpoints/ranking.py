@@ -1,6 +1,7 @@
-"""Scores of pairs of texts: rerank of Cohere, Jina, vLLM and TEI, vLLM's score, TEI's similarity.
+"""Scores of pairs of texts.
 
-A ranker scores each pair. With an embedder, the score is the cosine of two vectors.
+Rerank of Cohere, Jina, vLLM and TEI, NIM's ranking, vLLM's score, TEI's similarity. A ranker scores
+each pair. With an embedder, the score is the cosine of two vectors.
 """
 
 from __future__ import annotations
@@ -72,6 +73,15 @@ class RerankBody(TruncationFields, kw_only=True):
     user: str | None = None
 
 
+class RankingBody(TruncationFields, kw_only=True):
+    """Body of NIM's /v1/ranking."""
+
+    model: str
+    query: Document
+    passages: list[Document]
+    priority: int = 0
+
+
 class ScoreBody(TruncationFields, kw_only=True):
     """Body of vLLM's /v1/score, by all names that it has had."""
 
@@ -130,6 +140,10 @@ class OpenAiRanking:
         """Respond with documents in the order of their relevance for a query."""
         await self._serve(call, "rerank", self._rerank)
 
+    async def ranking(self, call: HttpCall, _route: Route) -> None:
+        """Respond with passages in the order of their logits for a query."""
+        await self._serve(call, "rerank", self._ranking)
+
     async def score(self, call: HttpCall, _route: Route) -> None:
         """Respond with a score for each pair."""
         await self._serve(call, "score", self._score)
@@ -160,8 +174,7 @@ class OpenAiRanking:
             raw=_is_raw(body),
             document_tokens=body.max_tokens_per_doc,
         )
-        # Equal documents keep their order.
-        order = sorted(range(len(texts)), key=lambda index: -scores[index].evidence)
+        order = _by_score(scores)
         if body.texts is not None:
             ranks: list[dict[str, Any]] = [
                 {"index": index, "score": scores[index].value} for index in order
@@ -186,6 +199,23 @@ class OpenAiRanking:
             "results": results,
             "usage": usage(call.tokens),
             "meta": {"billed_units": {"search_units": 1}},
+        }
+        return (orjson.dumps(document),)
+
+    async def _ranking(self, call: TextCall) -> Sequence[bytes]:
+        body = await call.read_body(RankingBody)
+        call.priority = priority_of(body.priority)
+        if not body.passages:
+            raise InvalidParameter(
+                "passages", "'passages' cannot be an empty array.", "empty_array"
+            )
+        pairs = [(body.query.text, passage.text) for passage in body.passages]
+        scores = await self._scores(call, body.model, pairs, body, "passages", raw=True)
+        document = {
+            "rankings": [
+                {"index": index, "logit": scores[index].value} for index in _by_score(scores)
+            ],
+            "usage": usage(call.tokens),
         }
         return (orjson.dumps(document),)
 
@@ -287,6 +317,11 @@ class OpenAiRanking:
         # With two labels, the second one is that of related texts.
         value = float(outputs.activated(logits, activation)[-1])
         return Score(value, outputs.evidence(logits, activation))
+
+
+def _by_score(scores: Sequence[Score]) -> list[int]:
+    """Return the places of scores, the highest first. Equal ones keep their order."""
+    return sorted(range(len(scores)), key=lambda index: -scores[index].evidence)
 
 
 async def _shortened(

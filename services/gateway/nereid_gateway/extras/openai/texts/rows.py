@@ -138,6 +138,7 @@ class _Flight(Generic[Output]):
         self._sending = False
         self._outputs: dict[int, Output] = {}
         self._reads: set[asyncio.Task[None]] = set()
+        self._error: NereidError | None = None
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self, max_in_flight: int) -> list[Output]:
@@ -145,6 +146,13 @@ class _Flight(Generic[Output]):
         if self._rows:
             self._send()
             await self._done
+        error, self._error = self._error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                # An error refers to this frame: rows would stay until cycles are collected.
+                del error
         return [self._outputs[index] for index in range(len(self._rows))]
 
     def cancel(self) -> None:
@@ -155,9 +163,6 @@ class _Flight(Generic[Output]):
             handle.cancel()
         for task in self._reads:
             task.cancel()
-        if self._done.done() and not self._done.cancelled():
-            # asyncio logs an error that nobody retrieves, and the caller may be cancelled.
-            self._done.exception()
 
     def _send(self) -> None:
         if self._sending:
@@ -222,4 +227,5 @@ class _Flight(Generic[Output]):
 
     def _fail(self, error: NereidError) -> None:
         if not self._done.done():
-            self._done.set_exception(error)
+            self._error = error
+            self._done.set_result(None)

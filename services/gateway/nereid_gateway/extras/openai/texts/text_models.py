@@ -44,6 +44,9 @@ _MAX_BYTES: Final = 512 << 20
 _MAX_HEADS: Final = 4096
 _FLOATS: Final = frozenset({"BF16", "FP16", "FP32", "FP64"})
 _MAX_READS: Final = 1024
+# Characters of a name: a folder's, with a namespace and a version. Longer ones would fill the
+# memory as keys.
+_MAX_NAME: Final = 1024
 _NEVER: Final = -1
 _VERSIONED: Final = re.compile(r"(?P<name>[^/]+)/(?P<version>[0-9]+)")
 
@@ -318,6 +321,8 @@ class TextModels:
 
         name: may end in a slash and a version. Raises ModelNotFound.
         """
+        if len(name) > _MAX_NAME:
+            raise ModelNotFound(name)
         known = self._known.get(name)
         if known is not None and known.checked == self._changes:
             self._known.move_to_end(name)
