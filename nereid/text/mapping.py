@@ -19,6 +19,8 @@ RANK: Final = "rank"
 CLASSIFY: Final = "classify"
 DECIDE: Final = "decide"
 GENERATE: Final = "generate"
+# Texts of files with speech.
+TRANSCRIBE: Final = "transcribe"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,7 @@ class TextMapping:
     first_position: int = 0
     # Number of tokens, from the last one, whose logits the model gives.
     logits_to_keep: TextInput | None = None
+    # Takes texts, or the bytes of files with speech.
     text: TextInput | None = None
     # Output with vectors, scores, logits, or generated text; and its datatype.
     output: str = ""
