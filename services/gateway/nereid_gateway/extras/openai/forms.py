@@ -10,7 +10,8 @@ from typing import Final
 from nereid.core.errors import InvalidArgument
 
 _MAX_PARTS: Final = 32
-_MAX_HEAD_BYTES: Final = 8 << 10
+# The time that email takes for a header grows with the square of its size.
+_MAX_HEAD_BYTES: Final = 2 << 10
 
 
 def parse_form(content_type: bytes, body: bytes | memoryview) -> dict[str, bytes]:
@@ -34,7 +35,7 @@ def parse_form(content_type: bytes, body: bytes | memoryview) -> dict[str, bytes
 
 def _boundary_of(content_type: bytes) -> bytes:
     message = Message()
-    message["content-type"] = content_type.decode("latin-1")
+    message["content-type"] = content_type[:_MAX_HEAD_BYTES].decode("latin-1")
     boundary = message.get_param("boundary")
     if message.get_content_type() != "multipart/form-data" or not isinstance(boundary, str):
         raise InvalidArgument("The API expects multipart/form-data with a boundary.")
