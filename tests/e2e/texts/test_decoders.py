@@ -119,6 +119,30 @@ def test_a_client_that_leaves_gives_its_slot_back(site: Site) -> None:
     until(lambda: "nereid_gateway_pending_requests 0" in site.mesh.metrics(), "no request")
 
 
+async def test_dropped_streams_leave_nothing(site: Site) -> None:
+    url = f"http://{site.mesh.http}/v1"
+    slots = asyncio.Semaphore(16)
+    async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+
+        async def drop(tokens: int) -> None:
+            async with slots:
+                stream = await client.completions.create(
+                    model="plain", prompt="a cat", max_tokens=400, n=2, stream=True
+                )
+                async with stream:
+                    for _ in range(tokens):
+                        await anext(stream)
+
+        await asyncio.gather(*(drop(number % 9) for number in range(100)))
+    await asyncio.to_thread(
+        until,
+        lambda: "nereid_gateway_pending_requests 0" in site.mesh.metrics(),
+        "the gateway to have no request",
+    )
+    # As many sequences as there are slots begin at once, well before idle ones would end.
+    await test_more_sequences_than_slots(site, "plain")
+
+
 def test_a_sequence_whose_time_is_over_changes_no_text(site: Site) -> None:
     got = site.openai.completions.create(
         model="forgetful", prompt="a cat", temperature=0, max_tokens=20
