@@ -127,20 +127,15 @@ async def test_dropped_streams_leave_nothing(site: Site) -> None:
         async def drop(tokens: int) -> None:
             async with slots:
                 stream = await client.completions.create(
-                    model="plain", prompt="a cat", max_tokens=400, n=2, stream=True
+                    model="alone", prompt="a cat", max_tokens=400, n=2, stream=True
                 )
                 async with stream:
                     for _ in range(tokens):
                         await anext(stream)
 
-        await asyncio.gather(*(drop(number % 9) for number in range(100)))
-    await asyncio.to_thread(
-        until,
-        lambda: "nereid_gateway_pending_requests 0" in site.mesh.metrics(),
-        "the gateway to have no request",
-    )
-    # As many sequences as there are slots begin at once, well before idle ones would end.
-    await test_more_sequences_than_slots(site, "plain")
+        await asyncio.gather(*(drop(number % 9) for number in range(60)))
+    live = 'nereid_sequences{model="alone",version="1",state="live"} 0\n'
+    await asyncio.to_thread(until, lambda: live in site.mesh.metrics(), "the sequences to end")
 
 
 def test_a_sequence_whose_time_is_over_changes_no_text(site: Site) -> None:
