@@ -23,6 +23,8 @@ GENERATE: Final = "generate"
 EMBED_SPARSE: Final = "embed_sparse"
 # Pooling of logits of each token: the maximum over the tokens of log(1 + relu(logit)).
 SPLADE: Final = "splade"
+# Texts of files with speech.
+TRANSCRIBE: Final = "transcribe"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,7 @@ class TextMapping:
     first_position: int = 0
     # Number of tokens, from the last one, whose logits the model gives.
     logits_to_keep: TextInput | None = None
+    # Takes texts, or the bytes of files with speech.
     text: TextInput | None = None
     # Output with vectors, scores, logits, or generated text; and its datatype.
     output: str = ""

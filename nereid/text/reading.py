@@ -26,6 +26,7 @@ from nereid.text.mapping import (
     GENERATE,
     RANK,
     SPLADE,
+    TRANSCRIBE,
     TextMapping,
 )
 from nereid.text.tensors import (
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from nereid.text.layers import Layer
 
 PARAMETER: Final = "text"
-TASKS: Final = (EMBED, EMBED_SPARSE, RANK, CLASSIFY, DECIDE, GENERATE)
+TASKS: Final = (EMBED, EMBED_SPARSE, RANK, CLASSIFY, DECIDE, GENERATE, TRANSCRIBE)
 ACTIVATIONS: Final = ("softmax", "sigmoid", "none")
 KEYS: Final = (
     "task",
@@ -277,6 +278,8 @@ class _Reader:
 
     def _check_other_inputs(self, tasks: frozenset[str]) -> None:
         """Refuse a model that needs tensors which no text gives."""
+        if TRANSCRIBE in tasks and (len(tasks) > 1 or "text" not in self._inputs):
+            raise self._declared.refuse("task", "a model that transcribes takes bytes of files")
         others = _other_inputs(self._tensors, [tensor.name for tensor in self._inputs.values()])
         # Models that generate or decide get further inputs from their own sections.
         if others and not tasks & {GENERATE, DECIDE}:
@@ -292,6 +295,8 @@ class _Reader:
         allowed = _NUMBERS if EMBED in tasks else _FLOATS
         if tasks & {GENERATE, DECIDE}:
             allowed |= {BYTES}
+        if TRANSCRIBE in tasks:
+            allowed = frozenset({BYTES})
         if GENERATE in tasks and "ids" in self._inputs:
             # The model gives tokens, or logits of them.
             allowed = _FLOATS | IDS

@@ -43,6 +43,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     decoders.export(repository / "wide", vocabulary=200_000)
     decoders.export(repository / "vectors", vectors=True)
     decoders.export(repository / "alone", config=decoders.ONE_SLOT)
+    # Its sequences are over before their next token comes.
+    decoders.export(repository / "forgetful", config=decoders.ONE_SLOT.replace("600000000", "1"))
     log = tmp_path_factory.mktemp("mesh") / "log"
     with running(repository, log, "--openai-api") as mesh:
         url = f"http://127.0.0.1:{mesh.http_port}/v1"
@@ -115,6 +117,32 @@ def test_a_client_that_leaves_gives_its_slot_back(site: Site) -> None:
     got = create(model="alone", prompt="a cat", temperature=0, max_tokens=10)
     assert got.choices[0].text == site.bare.greedy("a cat", 10)
     until(lambda: "nereid_gateway_pending_requests 0" in site.mesh.metrics(), "no request")
+
+
+async def test_dropped_streams_leave_nothing(site: Site) -> None:
+    url = f"http://{site.mesh.http}/v1"
+    slots = asyncio.Semaphore(16)
+    async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+
+        async def drop(tokens: int) -> None:
+            async with slots:
+                stream = await client.completions.create(
+                    model="alone", prompt="a cat", max_tokens=400, n=2, stream=True
+                )
+                async with stream:
+                    for _ in range(tokens):
+                        await anext(stream)
+
+        await asyncio.gather(*(drop(number % 9) for number in range(60)))
+    live = 'nereid_sequences{model="alone",version="1",state="live"} 0\n'
+    await asyncio.to_thread(until, lambda: live in site.mesh.metrics(), "the sequences to end")
+
+
+def test_a_sequence_whose_time_is_over_changes_no_text(site: Site) -> None:
+    got = site.openai.completions.create(
+        model="forgetful", prompt="a cat", temperature=0, max_tokens=20
+    )
+    assert got.choices[0].text == site.bare.greedy("a cat", 20)
 
 
 def test_a_killed_executor_changes_no_text(site: Site) -> None:

@@ -282,6 +282,7 @@ ENDPOINTS: Final = (
     _text_endpoint("OpenAiChat.create", "/v1/chat/completions"),
     _text_endpoint("OpenAiResponses.create", "/v1/responses"),
     _text_endpoint("OpenAiMessages.create", "/v1/messages"),
+    _text_endpoint("OpenAiAudio.transcribe", "/v1/audio/transcriptions"),
     _text_endpoint("OpenAiMessages.count_tokens", "/v1/messages/count_tokens"),
 )
 

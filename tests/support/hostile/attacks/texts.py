@@ -105,6 +105,19 @@ def _many_choices() -> bytes:
     return _body("logits", messages=messages, n=128, max_tokens=200, stream=True)
 
 
+def _form(part: bytes, count: int) -> Client:
+    return http_body(
+        lambda: b"\r\n".join([b"--x\r\n" + part] * count) + b"\r\n--x--",
+        "/v1/audio/transcriptions",
+        "Content-Type: multipart/form-data; boundary=x",
+    )
+
+
+def _required_tool(parameters: dict[str, Any]) -> Client:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    return _chat(tools=tools, tool_choice="required", max_tokens=4)
+
+
 _WORD = "a" * (8 * _MIB)
 _LONG_TEXT = "the cat " * (_MIB // 8)
 
@@ -176,6 +189,17 @@ ATTACKS = (
         _abandoned(_CHAT, _many_choices),
         ANY,
         more_mib=200,
+    ),
+    Attack("texts a form of 1 million parts", _form(b"\r\n", _MIB), _WRONG),
+    Attack(
+        "texts a form with a header of 8 MB",
+        _form(b"Content-Disposition: form-data" + b";" * (8 * _MIB) + b"\r\n\r\n", 1),
+        _WRONG,
+    ),
+    Attack(
+        "texts a required tool with a large pattern",
+        _required_tool({"properties": {"a": {"pattern": "((a{1,500}){1,500}){1,500}"}}}),
+        ENDED,
     ),
     Attack("texts 1 million messages", _chat(messages=[{"role": "user", "content": "x"}] * _MIB)),
     Attack(

@@ -331,6 +331,16 @@ def test_a_decoupled_model_generates_if_it_says_so() -> None:
     )
 
 
+def test_a_model_that_transcribes_takes_bytes() -> None:
+    tensors = TEXT.replace("TYPE_FP32 dims: [ 8 ]", "TYPE_STRING dims: [ 1 ]")
+    mapping = read(tensors, text={"task": "transcribe"})
+    assert (mapping.text, mapping.output) == (TextInput("TEXT", "BYTES"), "VECTOR")
+    with pytest.raises(InvalidArgument, match="of type FP32, expected BYTES"):
+        read(TEXT, text={"task": "transcribe"})
+    with pytest.raises(InvalidArgument, match="takes bytes of files"):
+        read(IDS + HIDDEN, text={"task": "transcribe"})
+
+
 def test_all_that_a_model_can_declare() -> None:
     tensors = (
         'input { name: "T" data_type: TYPE_INT32 dims: [ -1 ] }'

@@ -57,9 +57,7 @@ class BodyReader:
 
         Raises InvalidArgument for a body that is no such struct.
         """
-        encoding = call.headers.get(b"content-encoding")
-        if encoding is not None:
-            call.body = await self._coder.decompress(call.body, encoding, call.peer, call.hold)
+        await self.decompress(call)
         result, _ = await self._decoding.run_text_job(call.peer, call.body, decode_job, body_type)
         try:
             if isinstance(result, InvalidParameter):
@@ -69,6 +67,12 @@ class BodyReader:
         finally:
             # An error refers to this frame, and would stay in memory until cycles are collected.
             del result
+
+    async def decompress(self, call: HttpCall) -> None:
+        """Decompress the body of a call if it is compressed."""
+        encoding = call.headers.get(b"content-encoding")
+        if encoding is not None:
+            call.body = await self._coder.decompress(call.body, encoding, call.peer, call.hold)
 
     async def encode(self, call: HttpCall, body: Sequence[bytes]) -> tuple[Sequence[bytes], bytes]:
         """Return the body of a response, compressed if that pays, and the header line for it."""

@@ -112,6 +112,11 @@ class TextCall:
         """Return the call's body."""
         return await self._services.bodies.read(self.call, body_type)
 
+    async def read_content(self) -> bytes | memoryview:
+        """Return the call's body as it is, but decompressed."""
+        await self._services.bodies.decompress(self.call)
+        return self.call.body
+
     async def with_model(
         self,
         name: str | None,

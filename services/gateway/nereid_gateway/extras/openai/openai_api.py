@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from nereid_gateway.extras.openai.bodies import BodyReader
 from nereid_gateway.extras.openai.calls import TextServices
+from nereid_gateway.extras.openai.endpoints.audio import OpenAiAudio
 from nereid_gateway.extras.openai.endpoints.chat import OpenAiChat
 from nereid_gateway.extras.openai.endpoints.classification import OpenAiClassification
 from nereid_gateway.extras.openai.endpoints.cohere_embeddings import OpenAiCohereEmbeddings
@@ -71,6 +72,7 @@ class OpenAiApi:
             OpenAiChat(services, generator),
             OpenAiResponses(services, generator),
             OpenAiMessages(services, generator),
+            OpenAiAudio(services),
         )
 
     def write_metrics(self, page: Page) -> None:

@@ -68,6 +68,14 @@ class ResponseReader:
         }
         return self._places.remember(head, places)
 
+    def text(self, response: InferResponse, name: str) -> str:
+        """Return the text in an output. Raises Internal if the response lacks it."""
+        place = self.places(response.head).get(name)
+        if place is None or place[1] != BYTES:
+            raise Internal(f"the model's response lacks the text output '{name}'")
+        payload: Any = response.payloads[place[0]]
+        return b"".join(split_bytes(payload)).decode(errors="replace")
+
 
 class DeltaReader:
     """Reads the responses for one text."""

@@ -23,7 +23,7 @@ from nereid_gateway.extras.openai.generation.streams import ChoiceStreams
 from nereid_gateway.extras.openai.texts.tokenizer import TokenLimit, Tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from nereid_gateway.core.client_request import ClientRequest
     from nereid_gateway.extras.openai.calls import TextCall, TextServices
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 # Models whose tokenizers are kept in the form that schemas need.
 _MAX_GRAMMARS: Final = 16
+# Sequences of one call at a time, as many as an instance of an export has.
+_MAX_SEQUENCES: Final = 16
 
 
 class Order(NamedTuple):
@@ -205,7 +207,14 @@ class Generator:
                 text = LogitsText(call, model, self._services.outputs, flowing)
                 sampler = Sampler(sampling, number, mask, model.eos_ids())
                 texts.append(partial(text.run, prompt.ids or (), choice, reader, sampler))
-        tasks = [asyncio.ensure_future(run()) for run in texts]
+        most = _MAX_SEQUENCES if model.mapping.keeps_tokens else len(texts)
+        slots = asyncio.Semaphore(most)
+
+        async def run_in_slot(run: Callable[[], Awaitable[None]]) -> None:
+            async with slots:
+                await run()
+
+        tasks = [asyncio.ensure_future(run_in_slot(run)) for run in texts]
         try:
             await asyncio.gather(*tasks)
         finally:

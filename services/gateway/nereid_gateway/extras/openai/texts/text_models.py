@@ -211,7 +211,10 @@ class TextModel:
 
     def text_row(self, text: str, count: int = 0) -> Row:
         """Return the row of a text for a model that takes texts. count: its tokens, if known."""
-        content = text.encode()
+        return self.content_row(text.encode(), count)
+
+    def content_row(self, content: bytes, count: int = 0) -> Row:
+        """Return the row of bytes for a model that takes texts or files."""
         element = len(content).to_bytes(4, "little") + content
         return Row(self._head(1), [element], count, len(content), self.digest)
 
