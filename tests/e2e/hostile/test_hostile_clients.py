@@ -68,7 +68,7 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     )
     text_models.export(repository / "texts")
     text_models.export(repository / "ranker", labels=("relevance",))
-    generators.logits_generator(repository / "logits", tool_parser="hermes")
+    generators.logits_generator(repository / "logits")
     (root / "archives").mkdir()
     managed = (
         "--allow-sagemaker=true",
