@@ -63,8 +63,8 @@ def embed(port: int, texts: Sequence[str]) -> np.ndarray[Any, Any]:
 
 def decide(port: int, pairs: Sequence[Pair]) -> np.ndarray[Any, Any]:
     """Return a server's probabilities of questions about an input."""
-    answers = _ask(port, decision_request(pairs))["answers"]
-    return np.array([each["probability"] for each in answers])
+    response = _ask(port, decision_request(pairs))
+    return np.array([each["probability"] for each in response["answers"]])
 
 
 def embedding_request(texts: Sequence[str]) -> bytes:

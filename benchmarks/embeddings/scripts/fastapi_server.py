@@ -159,9 +159,9 @@ def make_app(embedder: EncoderQueue, decider: EncoderQueue) -> fastapi.FastAPI:
             [(body.input, question.instructions) for question in body.questions]
         )
         probabilities = 1 / (1 + np.exp(-logits[:, 0].astype(float)))
-        answers = [{"type": "predicate", "probability": float(each)} for each in probabilities]
+        decisions = [{"type": "predicate", "probability": float(each)} for each in probabilities]
         usage = {"input_tokens": sum(counts), "output_tokens": 0, "total_tokens": sum(counts)}
-        return {"model": body.model, "answers": answers, "usage": usage}
+        return {"model": body.model, "answers": decisions, "usage": usage}
 
     app.post("/v1/embeddings")(embed)
     app.post("/v1/decisions")(decide)
