@@ -7,12 +7,10 @@ machine; the ratios of a round and CPU per token can also be compared on a busy 
 
 import argparse
 import itertools
-import json
 import shlex
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -21,9 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.embeddings import cached
 from benchmarks.embeddings.load import (
     BareLoop,
     Run,
+    await_server,
     decide,
     decision_request,
     embed,
@@ -42,7 +42,6 @@ from benchmarks.embeddings.texts import (
 from benchmarks.failure import BenchError
 from benchmarks.process import ServerProcess, ignore_signals, interrupt_on_signals
 
-_START_S = 180
 _WARM_S = 3.0
 _TOLERANCE = 1e-3
 _BARE = "bare"
@@ -78,7 +77,7 @@ def _measure(arguments: argparse.Namespace, work: Path) -> None:
             port, started = command(peer, repository, hub, log, arguments.nereid_flags)
             server = stack.enter_context(ServerProcess(started))
             servers[peer] = port, server
-            _await_server(port, server, texts[0])
+            await_server(port, server, texts[0])
             _check(f"{peer}: vectors", embed(port, texts[:20]), vectors)
             if peer in DECIDERS:
                 _check(f"{peer}: probabilities", decide(port, pairs[:20]), probabilities)
@@ -135,20 +134,6 @@ def _round(runs: dict[str, Callable[[float], Run]], number: int, seconds: float)
     names = [*runs]
     first = number % len(names)
     return {name: runs[name](seconds) for name in (*names[first:], *names[:first])}
-
-
-def _await_server(port: int, server: ServerProcess, text: str) -> None:
-    deadline = time.monotonic() + _START_S
-    while True:
-        try:
-            embed(port, [text])
-        except (OSError, BenchError, json.JSONDecodeError):
-            server.require_alive()
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.2)
-        else:
-            return
 
 
 def _heading(cell: str) -> str:
@@ -208,12 +193,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--nereid-flags", type=shlex.split, default=[], help="for nereid serve")
     parser.add_argument("--models", type=Path, default=Path("models"), help="kept between runs")
+    parser.add_argument(
+        "--cached", action="store_true", help="measure only what a text in the response cache takes"
+    )
     arguments = parser.parse_args(argv)
     if unknown := {*arguments.only} - {*PEERS}:
         parser.error(f"no such peer: {', '.join(sorted(unknown))}")
     interrupt_on_signals()
     with tempfile.TemporaryDirectory(prefix="nereid-bench-") as directory:
-        _measure(arguments, Path(directory))
+        if arguments.cached:
+            cached.measure(arguments.models, Path(directory))
+        else:
+            _measure(arguments, Path(directory))
     return 0
 
 

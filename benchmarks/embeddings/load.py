@@ -20,6 +20,7 @@ from benchmarks.process import ServerProcess
 
 Text = str | Pair
 
+_START_S = 180
 # The one with the lowest CPU time per token for these lengths, of 1 to 64.
 _BATCH_SIZE = 16
 
@@ -53,6 +54,21 @@ class Run:
     def p99_ms(self) -> float:
         """The 99th percentile of the calls' latency."""
         return float(np.percentile(self.latencies_ms, 99))
+
+
+def await_server(port: int, server: ServerProcess, text: str) -> None:
+    """Wait until a server embeds a text."""
+    deadline = time.monotonic() + _START_S
+    while True:
+        try:
+            embed(port, [text])
+        except (OSError, BenchError, json.JSONDecodeError):
+            server.require_alive()
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+        else:
+            return
 
 
 def embed(port: int, texts: Sequence[str]) -> np.ndarray[Any, Any]:
@@ -89,7 +105,7 @@ def _request(path: str, body: object) -> bytes:
 def _ask(port: int, request: bytes) -> Any:
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.sendall(request)
-        return json.loads(_read_response(connection.makefile("rb")))
+        return json.loads(read_response(connection.makefile("rb")))
 
 
 def run_clients(
@@ -153,7 +169,7 @@ class _Client(threading.Thread):
                     request, texts, tokens = self._calls[number % len(self._calls)]
                     began = time.perf_counter()
                     self._connection.sendall(request)
-                    _read_response(responses)
+                    read_response(responses)
                     self.latencies_ms.append((time.perf_counter() - began) * 1e3)
                     self.texts += texts
                     self.tokens += tokens
@@ -162,7 +178,8 @@ class _Client(threading.Thread):
             self.error = error
 
 
-def _read_response(stream: Any) -> bytes:
+def read_response(stream: Any) -> bytes:
+    """Read a response, and return its body; raise BenchError if it has not succeeded."""
     status, length = stream.readline(), 0
     while (line := stream.readline().lower()) not in (b"\r\n", b""):
         if line.startswith(b"content-length:"):
