@@ -111,7 +111,7 @@ def _write_files(folder: Path, models: Path, config: dict[str, Any]) -> None:
 
 
 def make_texts(folder: Path) -> tuple[list[str], list[int]]:
-    """Return different texts of 4 to 256 tokens, 45 on average, and their numbers of tokens."""
+    """Return different texts of 4 to 256 tokens, 42 on average, and their numbers of tokens."""
     tokenizer, words = _read_tokenizer(folder)
     random = np.random.default_rng(3)
     # Most are short, as in what people write.
