@@ -66,6 +66,7 @@ _ROLES: Final[dict[str, frozenset[Role]]] = {
             "Counts",
             "Facts",
             "DrainExecutor",
+            "ModelTraffic",
         )
     },
     EXCHANGE_PATH: frozenset({Role.SCHEDULER}),

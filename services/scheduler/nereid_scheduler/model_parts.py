@@ -23,6 +23,7 @@ from nereid_scheduler.control.shards.members.ownership import OwnedModels
 from nereid_scheduler.control.shards.model_moves import ModelMoves
 from nereid_scheduler.control.shards.shard import Shard
 from nereid_scheduler.control.sources.model_control import ModelControl
+from nereid_scheduler.control.sources.model_traffic import ModelTraffic
 from nereid_scheduler.control.state.setting_records import SIZES
 from nereid_scheduler.core.memory.budgets import budgets_of
 from nereid_scheduler.core.models.desired_models import DesiredModels
@@ -58,6 +59,7 @@ class ModelParts:
     on_demand: OnDemandLoads
     reconciler: Reconciler
     control: ModelControl
+    traffic: ModelTraffic
 
 
 def open_models(  # noqa: PLR0913 (one by keyword)
@@ -144,6 +146,9 @@ def open_models(  # noqa: PLR0913 (one by keyword)
     sources = Sources(on_demand, recorded, owners)
     reconciler = Reconciler(desired, catalogue, loader, repositories, rules, sources)
     control = ModelControl(repositories, catalogue, desired, reconciler, rules, sources)
+    traffic = ModelTraffic(
+        catalogue, loader.ensembles, state.settings, on_change, loader.record_event
+    )
     return ModelParts(
         repositories,
         desired,
@@ -156,6 +161,7 @@ def open_models(  # noqa: PLR0913 (one by keyword)
         on_demand,
         reconciler,
         control,
+        traffic,
     )
 
 

@@ -33,6 +33,7 @@ from nereid_scheduler.pages.counts_report import CountsReport
 from nereid_scheduler.pages.hosting_facts import HostingFacts
 from nereid_scheduler.pages.mesh_settings import MeshSettings
 from nereid_scheduler.pages.metrics import SchedulerMetrics
+from nereid_scheduler.pages.model_traffic import traffic_handlers
 from nereid_scheduler.pages.repository_methods import repository_handlers
 from nereid_scheduler.pages.text_models import text_handlers
 from nereid_scheduler.placement.executors.drains import Drains
@@ -164,6 +165,7 @@ class SchedulerService:
             **repository_handlers(models.control, models.catalogue, models.desired),
             **self._control.handlers(),
             **text_handlers(models.catalogue, models.desired.on_demand, on_demand.ensure),
+            **traffic_handlers(models.traffic),
         }
         self._remote_control: RemoteControl | None = None
         if models.shard is not None and models.moves is not None:
@@ -221,6 +223,7 @@ class SchedulerService:
         self._environment.timeline.events.record("scheduler started", self._facts.name)
         documents = await self._read_state()
         self._mesh_settings.restore(documents or {})
+        self._models.traffic.restore(documents or {})
         self._environment.state.settings.apply(
             documents or {}, SIZES, self._models.on_demand.restore_sizes
         )
@@ -280,6 +283,7 @@ class SchedulerService:
         """Apply the saved state, if it could be read only after the start."""
         await self._models_begun.wait()
         self._mesh_settings.restore(documents)
+        self._models.traffic.restore(documents)
         await self._models.control.restore(self._model_records(documents))
         self._models_changed()
 
@@ -353,6 +357,8 @@ class SchedulerService:
         await asyncio.to_thread(self._environment.traces.close)
 
     def _notices(self, shares: bool) -> Iterator[Notice]:
+        # Before the notice after which a gateway sends requests.
+        yield self._models.traffic.keys
         yield self._cached_models(shares)
         yield ModelsChanged(self._changes)
         yield from self._mesh_settings.notices()
@@ -371,6 +377,10 @@ class SchedulerService:
         return memory_of(served, self._models.loader.sessions)
 
     def _models_changed(self) -> None:
+        # Gateways learn what they have to send before a request can depend on it.
+        keys = self._models.traffic.refresh()
+        if keys is not None:
+            self._gateways.send_notice(keys)
         self._admission.models_changed()
         self._changes += 1
         self._gateways.send_notice(ModelsChanged(self._changes))
