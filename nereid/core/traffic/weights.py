@@ -106,7 +106,7 @@ def read_traffic(document: object) -> Traffic:
 def parse_traffic(text: str) -> Traffic:
     """Return the traffic in a JSON text. Raises ValueError with the reason."""
     try:
-        document = json.loads(text, object_pairs_hook=_without_repetition)
+        document = json.loads(text, object_pairs_hook=unique_members)
     except RecursionError:
         raise ValueError("expected JSON that is not nested") from None
     except json.JSONDecodeError as error:
@@ -141,7 +141,8 @@ def choose_version(model: str, key: bytes, weights: Iterable[tuple[int, int]]) -
     return chosen
 
 
-def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the members of a JSON object; raise ValueError if a name occurs twice."""
     members = dict(pairs)
     if len(members) != len(pairs):
         raise ValueError("a name occurs twice")

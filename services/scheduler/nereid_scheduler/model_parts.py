@@ -100,6 +100,9 @@ def open_models(  # noqa: PLR0913 (one by keyword)
     )
     load_queue = LoadQueue(settings.no_executor_limit_s, settings.max_queue_size)
     repositories = _open_repositories(settings)
+    traffic = ModelTraffic(
+        catalogue, loader.ensembles, state.settings, on_change, loader.record_event
+    )
     moves: ModelMoves | None = None
     shard: Shard | None = None
     if membership is not None:
@@ -120,6 +123,7 @@ def open_models(  # noqa: PLR0913 (one by keyword)
             membership,
             owned,
             moves,
+            traffic,
             parse_addresses(settings.scheduler_peers or ""),
             environment.ports.open_peer,
             send_notice,
@@ -146,9 +150,6 @@ def open_models(  # noqa: PLR0913 (one by keyword)
     sources = Sources(on_demand, recorded, owners)
     reconciler = Reconciler(desired, catalogue, loader, repositories, rules, sources)
     control = ModelControl(repositories, catalogue, desired, reconciler, rules, sources)
-    traffic = ModelTraffic(
-        catalogue, loader.ensembles, state.settings, on_change, loader.record_event
-    )
     return ModelParts(
         repositories,
         desired,

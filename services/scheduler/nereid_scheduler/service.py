@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import STOPPING_MESSAGE, Unavailable
+from nereid.core.files.file_watch import FileError
 from nereid.core.methods import (
     EXECUTE_PATH,
     INFER_PATH,
@@ -25,6 +26,7 @@ from nereid_scheduler.admission.admission import Admission, stopping_response
 from nereid_scheduler.admission.gateway_links import GatewayLinks
 from nereid_scheduler.control.rules import EXPLICIT
 from nereid_scheduler.control.shards.remote_control import RemoteControl
+from nereid_scheduler.control.sources.traffic_file import read_traffic_file, watch_traffic_file
 from nereid_scheduler.control.state.setting_records import SIZES
 from nereid_scheduler.environment import open_environment
 from nereid_scheduler.model_parts import open_models
@@ -45,6 +47,8 @@ from nereid_scheduler.placement.loads.readiness import Readiness
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from nereid.core.files.file_watch import FileWatch
+    from nereid.core.traffic.weights import Traffic
     from nereid.core.wire.messages import FromScheduler, Notice
     from nereid.rpc import AsyncUnaryHandler, Call, Link
     from nereid_scheduler.control.shards.remote_control import Respond
@@ -173,6 +177,7 @@ class SchedulerService:
             self._remote_control = RemoteControl(
                 models.shard, models.moves, self._own_control, limit_s
             )
+        self._traffic_watch: FileWatch[Mapping[str, Traffic]] | None = None
         self._started = False
         self.failed_start = False
         self._on_failed_start = on_failed_start
@@ -223,6 +228,7 @@ class SchedulerService:
         self._environment.timeline.events.record("scheduler started", self._facts.name)
         documents = await self._read_state()
         self._mesh_settings.restore(documents or {})
+        self._watch_traffic_file()
         self._models.traffic.restore(documents or {})
         self._environment.state.settings.apply(
             documents or {}, SIZES, self._models.on_demand.restore_sizes
@@ -248,6 +254,18 @@ class SchedulerService:
         self._gateways.start()
         if self._settings.exit_on_error:
             self._first_loads = asyncio.ensure_future(self._watch_first_loads())
+
+    def _watch_traffic_file(self) -> None:
+        path = self._settings.traffic_file
+        if not path:
+            return
+        try:
+            content = read_traffic_file(path)
+        except FileError as error:
+            raise StartError(f"--traffic-file: {error}") from error
+        self._models.traffic.set_file(content)
+        self._traffic_watch = watch_traffic_file(path, content, self._models.traffic.set_file)
+        self._traffic_watch.start()
 
     async def _read_state(self) -> Documents | None:
         """Return what is saved; `None` if it cannot be read yet. It is then restored later."""
@@ -310,6 +328,8 @@ class SchedulerService:
         self._return_entries(lambda entry: entry.owner.is_blocked(entry))
         if self._first_loads is not None:
             self._first_loads.cancel()
+        if self._traffic_watch is not None:
+            await self._traffic_watch.close()
         if handed_over:
             await self._models.reconciler.finish_hand_overs(timeout_s)
         await self._models.reconciler.tasks.close()

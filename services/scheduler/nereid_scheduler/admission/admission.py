@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.requests.entry import Entry, PendingRequest
     from nereid_scheduler.core.requests.load_queue import OnQueued, OnResponse
     from nereid_scheduler.placement.models.catalogue import Catalogue, Resolution, ServedVersion
+    from nereid_scheduler.placement.models.traffic_split import TrafficSplit
     from nereid_scheduler.versions.model_version import ModelVersion
     from nereid_scheduler.versions.reruns.first_runs import FirstRuns
     from nereid_scheduler.versions.tracing.traces import Traces
@@ -124,7 +125,8 @@ class Admission:
             max_heads, _MAX_HEAD_BYTES
         )
         # Key: a head without a version, of a model with weights of traffic.
-        self._splits = BoundedCache[bytes, "TrafficSplit"](max_heads, _MAX_HEAD_BYTES)
+        self._splits: BoundedCache[bytes, TrafficSplit]
+        self._splits = BoundedCache(max_heads, _MAX_HEAD_BYTES)
         self._stopping = False
         self._retry_due = False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.core.errors import InvalidArgument, NotFound
@@ -71,7 +72,7 @@ class ModelTraffic:
             raise InvalidArgument(
                 f"the traffic of model '{name}' is in the file of --traffic-file: change it there"
             )
-        setting = self._table.next_setting(name, traffic)
+        setting = self._table.next_setting(name, traffic, time.time_ns())
         self._table.apply(name, setting)
         shown = "cleared" if traffic is None else str(traffic)
         _log.info("traffic of model '%s' is set: %s", name, shown)
@@ -87,6 +88,10 @@ class ModelTraffic:
 
     def _restore(self, name: str) -> Callable[[Mapping[str, Any]], object]:
         return lambda document: self.merge({name: read_setting(document)})
+
+    def shared(self) -> tuple[tuple[str, TrafficSetting], ...]:
+        """Return what calls have set, for the other schedulers of the mesh."""
+        return tuple(sorted(self._table.settings.items()))
 
     def merge(self, settings: Mapping[str, TrafficSetting]) -> None:
         """Apply settings that come from elsewhere, unless later ones are known."""

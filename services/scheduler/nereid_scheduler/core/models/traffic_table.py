@@ -6,7 +6,6 @@ model in the file is refused, so that nothing has two owners.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nereid.core.traffic.weights import Traffic, read_traffic
@@ -27,7 +26,7 @@ class FoundTraffic(NamedTuple):
 
 
 class TrafficSetting(NamedTuple):
-    """What a call has set. traffic: `None` if it was cleared. set_ns: UNIX time of the call."""
+    """Setting of a call. traffic: `None` if it was cleared. set_ns: UNIX time of the call."""
 
     traffic: Traffic | None
     set_ns: int
@@ -54,7 +53,8 @@ class _Before(NamedTuple):
 class TrafficTable:
     """Settings of all models by the names that clients use."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """Make an empty table. clock: returns seconds of a monotonic clock."""
         self.settings: dict[str, TrafficSetting] = {}
         self.file: Mapping[str, Traffic] = {}
         self._clock = clock
@@ -86,12 +86,10 @@ class TrafficTable:
         self.settings[name] = setting
         return True
 
-    def next_setting(self, name: str, traffic: Traffic | None) -> TrafficSetting:
-        """Return a setting that is later than the model's present one."""
+    def next_setting(self, name: str, traffic: Traffic | None, now_ns: int) -> TrafficSetting:
+        """Return a setting that is later than the model's present one. now_ns: UNIX time."""
         known = self.settings.get(name)
-        return TrafficSetting(
-            traffic, max(time.time_ns(), 0 if known is None else known.set_ns + 1)
-        )
+        return TrafficSetting(traffic, now_ns if known is None else max(now_ns, known.set_ns + 1))
 
     def remember_before(self, name: str, traffic: Traffic | None) -> None:
         """Keep the traffic that requests get whose gateways do not know the new source of keys."""

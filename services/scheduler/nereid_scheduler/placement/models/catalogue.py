@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -224,9 +225,8 @@ class Catalogue:
         self,
         models: Iterable[ServedModel] = (),
         desired: DesiredModels | None = None,
-        traffic: TrafficTable | None = None,
     ) -> None:
-        self.traffic = traffic or TrafficTable()
+        self.traffic = TrafficTable(time.monotonic)
         # Models with a version whose configuration has traffic, by qualified names.
         self.configured_traffic: set[str] = set()
         self._models: dict[str, ServedModel] = {}
@@ -314,6 +314,13 @@ class Catalogue:
             return None
         model = self._models.get(names[0], ServedModel(names[0]))
         return self.traffic.find(model.plain_name, self._read_configured(model))
+
+    def models_with_traffic(self) -> Iterator[tuple[ServedModel, Traffic]]:
+        """Yield the models whose requests do not all go to the latest version."""
+        for name in sorted({*self.traffic.names(), *self.configured_traffic}):
+            found, model = self.find_traffic(name), self.only_model(name)
+            if found is not None and model is not None:
+                yield model, found.traffic
 
     def only_model(self, name: str) -> ServedModel | None:
         """Return the model that clients mean by a name; `None` if there is none, or several."""
