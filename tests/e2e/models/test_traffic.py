@@ -15,7 +15,7 @@ import pytest
 import tritonclient.grpc.aio as grpcclient
 
 from nereid_explain import traffic as command
-from tests.support.mesh.mesh import Mesh, ask, running, until
+from tests.support.mesh.mesh import START_S, Mesh, ask, running, until
 from tests.support.models.e2e_models import save_scaler
 
 pytestmark = pytest.mark.slow
@@ -135,7 +135,7 @@ async def test_callers_find_their_versions_whichever_scheduler_ends(mesh: Mesh) 
 
 
 async def test_a_weighted_version_is_unloaded_under_load_and_no_request_fails(
-    mesh: Mesh, models: Path
+    mesh: Mesh,
 ) -> None:
     assert set_traffic(mesh, "1=50", "2=50") == 0
     ended = asyncio.Event()
@@ -145,19 +145,24 @@ async def test_a_weighted_version_is_unloaded_under_load_and_no_request_fails(
         while not ended.is_set():
             seen.update(await factors(mesh, [""] * 50))
 
-    loading = asyncio.create_task(load())
-    config = json.dumps({"max_batch_size": 16, "version_policy": {"specific": {"versions": [1]}}})
-    parameters = json.dumps({"parameters": {"config": config}}).encode()
-    path = "/v2/repository/models/scaler/load"
-    while not {2.0, 3.0} <= seen.keys():
-        await asyncio.sleep(0)
-    for body in (parameters, b""):
-        status, text = await asyncio.to_thread(mesh.get, path, "POST", body)
-        assert status == HTTP_OK, text
+    async def seen_all(expected: set[float]) -> None:
         seen.clear()
-        expected = {2.0} if body else {2.0, 3.0}
-        while not expected <= seen.keys():
-            await asyncio.sleep(0)
+        async with asyncio.timeout(START_S):
+            while not expected <= seen.keys():
+                await asyncio.wait([loading], timeout=0.01)
+                if loading.done():
+                    await loading
+
+    loading = asyncio.create_task(load())
+    await seen_all({2.0, 3.0})
+    for policy, expected in (({"specific": {"versions": [1]}}, {2.0}), ({"all": {}}, {2.0, 3.0})):
+        config = json.dumps({"max_batch_size": 16, "version_policy": policy})
+        body = json.dumps({"parameters": {"config": config}}).encode()
+        status, text = await asyncio.to_thread(
+            mesh.get, "/v2/repository/models/scaler/load", "POST", body
+        )
+        assert status == HTTP_OK, text
+        await seen_all(expected)
     ended.set()
     await loading
 

@@ -79,7 +79,7 @@ async def test_without_traffic_nothing_is_chosen() -> None:
     assert find_split(site.catalogue, "other") is None
 
 
-async def test_requests_on_their_own_are_divided_and_stay_where_they_are_when_sent_again() -> None:
+async def test_requests_on_their_own_are_divided_and_keep_their_version_when_sent_again() -> None:
     site = Site(make_traffic({1: 3, 2: 1}), version(1), version(2), version(3))
     first = site.chosen()
     assert set(first) == {1, 2}
@@ -159,7 +159,7 @@ async def test_requests_before_the_notice_go_where_they_went_before() -> None:
     assert {site.choose(keyed("header:x-user", f"u{n}")) for n in range(50)} == {1, 2}
 
 
-async def test_a_gateway_that_never_tells_keys_still_has_its_requests_divided() -> None:
+async def test_requests_of_a_gateway_that_sends_no_keys_are_divided() -> None:
     site = Site(by_header(v1=1, v2=1), version(1), version(2), version(3))
     assert {site.choose(request(number)) for number in range(1, 50)} == {1, 2}
 
@@ -206,7 +206,7 @@ async def test_a_tensor_keeps_callers_together_inline_and_in_shared_memory() -> 
     assert site.choose(lost) in {1, 2}
 
 
-async def test_an_open_sequence_stays_at_its_version_whatever_the_weights() -> None:
+async def test_an_open_sequence_keeps_its_version_whatever_the_weights() -> None:
     one, two = version(1, text=SEQUENCES), version(2, text=SEQUENCES)
     for served in (one, two):
         add_instance(served.ready_runtime)
