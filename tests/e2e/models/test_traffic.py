@@ -86,7 +86,7 @@ async def factors(mesh: Mesh, users: list[str], model: str = "scaler") -> list[f
             await client.close()
 
 
-async def test_weights_hold_and_callers_stay_together(
+async def test_weights_hold_and_callers_keep_their_versions(
     mesh: Mesh, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert set(await factors(mesh, [""] * 20)) == {3.0}
