@@ -67,6 +67,7 @@ _ROLES: Final[dict[str, frozenset[Role]]] = {
             "Facts",
             "DrainExecutor",
             "ModelTraffic",
+            "ModelRollout",
         )
     },
     EXCHANGE_PATH: frozenset({Role.SCHEDULER}),

@@ -266,14 +266,34 @@ class ModelTrafficResponse(_message.Message):
     def __init__(self, traffic: _Optional[_Union[Traffic, _Mapping]] = ..., source: _Optional[str] = ...) -> None: ...
 
 class TrafficSetting(_message.Message):
-    __slots__ = ("model", "traffic", "set_ns")
+    __slots__ = ("model", "traffic", "set_ns", "rollout")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TRAFFIC_FIELD_NUMBER: _ClassVar[int]
     SET_NS_FIELD_NUMBER: _ClassVar[int]
+    ROLLOUT_FIELD_NUMBER: _ClassVar[int]
     model: str
     traffic: Traffic
     set_ns: int
-    def __init__(self, model: _Optional[str] = ..., traffic: _Optional[_Union[Traffic, _Mapping]] = ..., set_ns: _Optional[int] = ...) -> None: ...
+    rollout: str
+    def __init__(self, model: _Optional[str] = ..., traffic: _Optional[_Union[Traffic, _Mapping]] = ..., set_ns: _Optional[int] = ..., rollout: _Optional[str] = ...) -> None: ...
+
+class ModelRolloutRequest(_message.Message):
+    __slots__ = ("model", "action", "plan", "principal")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    action: str
+    plan: str
+    principal: str
+    def __init__(self, model: _Optional[str] = ..., action: _Optional[str] = ..., plan: _Optional[str] = ..., principal: _Optional[str] = ...) -> None: ...
+
+class ModelRolloutResponse(_message.Message):
+    __slots__ = ("document",)
+    DOCUMENT_FIELD_NUMBER: _ClassVar[int]
+    document: str
+    def __init__(self, document: _Optional[str] = ...) -> None: ...
 
 class FactsRequest(_message.Message):
     __slots__ = ("models", "with_loads", "events")

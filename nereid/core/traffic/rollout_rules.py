@@ -76,7 +76,8 @@ def _parse_rule(text: str) -> Rule:
 
 def check_steps(steps: Sequence[int]) -> tuple[int, ...]:
     """Return steps in percent. Raises ValueError unless they grow to 100."""
-    if not steps or len(steps) > _MAX_STEPS or steps[0] < 1 or steps[-1] != WHOLE:
+    # At 100 percent, the version is compared with the others' requests of the step before.
+    if not 1 < len(steps) <= _MAX_STEPS or steps[0] < 1 or steps[-1] != WHOLE:
         raise ValueError("expected steps in percent that grow to 100, such as 1,10,50,100")
     if any(step <= before for before, step in pairwise(steps)):
         raise ValueError("expected steps that grow")

@@ -17,6 +17,7 @@ from nereid_scheduler.control.repository.stored_repository import open_stored_re
 from nereid_scheduler.control.residency.on_demand import OnDemandLoads
 from nereid_scheduler.control.residency.policies.policy import Residency
 from nereid_scheduler.control.residency.policies.popularity import Popularity
+from nereid_scheduler.control.rollouts.rollouts import Rollouts
 from nereid_scheduler.control.rules import EXPLICIT, ModelControlRules
 from nereid_scheduler.control.shards.members.membership import Membership
 from nereid_scheduler.control.shards.members.ownership import OwnedModels
@@ -60,6 +61,7 @@ class ModelParts:
     reconciler: Reconciler
     control: ModelControl
     traffic: ModelTraffic
+    rollouts: Rollouts
 
 
 def open_models(  # noqa: PLR0913 (one by keyword)
@@ -163,6 +165,7 @@ def open_models(  # noqa: PLR0913 (one by keyword)
         reconciler,
         control,
         traffic,
+        Rollouts(traffic, catalogue, owners.owns, loader.record_event),
     )
 
 

@@ -35,7 +35,7 @@ from nereid_scheduler.pages.counts_report import CountsReport
 from nereid_scheduler.pages.hosting_facts import HostingFacts
 from nereid_scheduler.pages.mesh_settings import MeshSettings
 from nereid_scheduler.pages.metrics import SchedulerMetrics
-from nereid_scheduler.pages.model_traffic import traffic_handlers
+from nereid_scheduler.pages.model_traffic import rollout_handlers, traffic_handlers
 from nereid_scheduler.pages.repository_methods import repository_handlers
 from nereid_scheduler.pages.text_models import text_handlers
 from nereid_scheduler.placement.executors.drains import Drains
@@ -170,6 +170,7 @@ class SchedulerService:
             **self._control.handlers(),
             **text_handlers(models.catalogue, models.desired.on_demand, on_demand.ensure),
             **traffic_handlers(models.traffic),
+            **rollout_handlers(models.rollouts),
         }
         self._remote_control: RemoteControl | None = None
         if models.shard is not None and models.moves is not None:
@@ -248,6 +249,7 @@ class SchedulerService:
             await self._models.control.start(records)
             shard.update()
         self._models_begun.set()
+        self._models.rollouts.start()
         self._started = True
         if self._remote_control is not None:
             self._remote_control.started.set()
@@ -330,6 +332,7 @@ class SchedulerService:
             self._first_loads.cancel()
         if self._traffic_watch is not None:
             await self._traffic_watch.close()
+        await self._models.rollouts.close()
         if handed_over:
             await self._models.reconciler.finish_hand_overs(timeout_s)
         await self._models.reconciler.tasks.close()

@@ -218,6 +218,15 @@ ENDPOINTS: Final = (
         survives_disconnect=True,
     ),
     Endpoint(
+        "TrafficEndpoints.rollout",
+        ("/v2/repository/models/{model}/rollout",),
+        _GET + _POST,
+        "model-repository",
+        _OWN,
+        is_control=True,
+        survives_disconnect=True,
+    ),
+    Endpoint(
         "SharedMemoryEndpoints.status",
         ("/v2/{memory_kind}sharedmemory[/region/{region}]/status",),
         _GET,

@@ -63,6 +63,7 @@ _ONE_MODEL: Final = {
     SCHEDULER + "ModelConfig": _OneModel(kserve_pb2.ModelConfigRequest, "name"),
     _UNLOAD: _OneModel(kserve_pb2.RepositoryModelUnloadRequest, "model_name"),
     SCHEDULER + "ModelTraffic": _OneModel(nereid_pb.ModelTrafficRequest, "model"),
+    SCHEDULER + "ModelRollout": _OneModel(nereid_pb.ModelRolloutRequest, "model"),
 }
 
 

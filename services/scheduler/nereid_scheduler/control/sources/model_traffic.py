@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 from nereid.core.errors import InvalidArgument, NotFound
 from nereid.core.wire.messages import TrafficKeys
 from nereid_scheduler.core.models.dependencies import plain_name
-from nereid_scheduler.core.models.traffic_table import FILE, read_setting
+from nereid_scheduler.core.models.traffic_table import read_setting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from nereid.core.traffic.rollout_plan import Rollout
     from nereid.core.traffic.weights import Traffic
     from nereid.timeline.recorder import RecordEvent
     from nereid_scheduler.control.state.setting_records import SettingRecords
@@ -61,18 +62,52 @@ class ModelTraffic:
             raise NotFound(f"Request for unknown model: '{name}' is not found")
         return found
 
-    async def set(self, name: str, traffic: Traffic | None, principal: str = "") -> None:
-        """Set a model's traffic, or clear what was set; return once that is recorded.
+    def rollout(self, name: str) -> Rollout | None:
+        """Return the last rollout of a model, unless a call has set its traffic since."""
+        setting = self._table.settings.get(name)
+        return None if setting is None else setting.rollout
 
-        Raises InvalidArgument if the file of --traffic-file has the model, NotFound for an
-        unknown model.
-        """
-        found = self.find(name)
-        if found is not None and found.source == FILE:
+    def rollouts(self) -> list[tuple[str, Rollout]]:
+        """Return all rollouts, by the models' names."""
+        return [
+            (name, setting.rollout)
+            for name, setting in self._table.settings.items()
+            if setting.rollout is not None
+        ]
+
+    def check_file(self, name: str) -> None:
+        """Raise InvalidArgument if the file of --traffic-file has the model."""
+        if name in self._table.file:
             raise InvalidArgument(
                 f"the traffic of model '{name}' is in the file of --traffic-file: change it there"
             )
-        setting = self._table.next_setting(name, traffic, time.time_ns())
+
+    def check_no_rollout(self, name: str) -> None:
+        """Raise InvalidArgument if a rollout of the model is not over."""
+        known = self.rollout(name)
+        if known is not None and not known.is_over:
+            raise InvalidArgument(
+                f"the rollout of model '{name}' to version {known.to} is {known.state}: abort it"
+                " first"
+            )
+
+    async def set(
+        self,
+        name: str,
+        traffic: Traffic | None,
+        principal: str = "",
+        rollout: Rollout | None = None,
+    ) -> None:
+        """Set a model's traffic, or clear what was set; return once that is recorded.
+
+        rollout: the one that sets it. Raises InvalidArgument if the file of --traffic-file has the
+        model or a rollout of it is not over, NotFound for an unknown model.
+        """
+        self.find(name)
+        self.check_file(name)
+        if rollout is None:
+            self.check_no_rollout(name)
+        setting = self._table.next_setting(name, traffic, time.time_ns(), rollout)
         self._table.apply(name, setting)
         shown = "cleared" if traffic is None else str(traffic)
         _log.info("traffic of model '%s' is set: %s", name, shown)

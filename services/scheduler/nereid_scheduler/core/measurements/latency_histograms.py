@@ -118,6 +118,10 @@ class LatencyHistograms:
             self.fine = [0] * BUCKETS
         return self.fine
 
+    def end_fine_measuring(self) -> None:
+        """Forget the counts in fine buckets."""
+        self.fine = None
+
     def recent(self, now_ns: int, minutes: int = WINDOW_MINUTES) -> RecentLoad | None:
         """Return what the last minutes were like; `None` if they had no request.
 

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from nereid.core.traffic.rollout_plan import read_rollout
 from nereid.core.traffic.weights import Traffic, read_traffic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+
+    from nereid.core.traffic.rollout_plan import Rollout
 
 FILE, CALL, CONFIGURATION = "file", "call", "configuration"
 # Gateways that are connected learn of another source of keys in far less time.
@@ -26,15 +29,20 @@ class FoundTraffic(NamedTuple):
 
 
 class TrafficSetting(NamedTuple):
-    """Setting of a call. traffic: `None` if it was cleared. set_ns: UNIX time of the call."""
+    """Setting of a call. traffic: `None` if it was cleared. set_ns: UNIX time of the call.
+
+    rollout: the one that has set it.
+    """
 
     traffic: Traffic | None
     set_ns: int
+    rollout: Rollout | None = None
 
     def document(self) -> dict[str, Any]:
         """Return what `read_setting` reads."""
         traffic = None if self.traffic is None else self.traffic.document()
-        return {"traffic": traffic, "set_ns": self.set_ns}
+        rollout = None if self.rollout is None else self.rollout.document()
+        return {"traffic": traffic, "set_ns": self.set_ns, "rollout": rollout}
 
 
 def read_setting(document: Mapping[str, Any]) -> TrafficSetting:
@@ -42,7 +50,12 @@ def read_setting(document: Mapping[str, Any]) -> TrafficSetting:
     traffic, set_ns = document.get("traffic"), document.get("set_ns")
     if type(set_ns) is not int or set_ns < 0:
         raise ValueError("expected the time of the setting")
-    return TrafficSetting(None if traffic is None else read_traffic(traffic), set_ns)
+    rollout = document.get("rollout")
+    return TrafficSetting(
+        None if traffic is None else read_traffic(traffic),
+        set_ns,
+        None if rollout is None else read_rollout(rollout),
+    )
 
 
 class _Before(NamedTuple):
@@ -86,10 +99,13 @@ class TrafficTable:
         self.settings[name] = setting
         return True
 
-    def next_setting(self, name: str, traffic: Traffic | None, now_ns: int) -> TrafficSetting:
+    def next_setting(
+        self, name: str, traffic: Traffic | None, now_ns: int, rollout: Rollout | None = None
+    ) -> TrafficSetting:
         """Return a setting that is later than the model's present one. now_ns: UNIX time."""
         known = self.settings.get(name)
-        return TrafficSetting(traffic, now_ns if known is None else max(now_ns, known.set_ns + 1))
+        set_ns = now_ns if known is None else max(now_ns, known.set_ns + 1)
+        return TrafficSetting(traffic, set_ns, rollout)
 
     def remember_before(self, name: str, traffic: Traffic | None) -> None:
         """Keep the traffic that requests get whose gateways do not know the new source of keys."""

@@ -54,8 +54,19 @@ def test_wrong_rules_are_refused(text: str, reason: str) -> None:
 
 def test_steps() -> None:
     assert parse_steps("1,10,50,100") == (1, 10, 50, 100)
-    assert check_steps([100]) == (100,)
-    for text in ("", "10", "10,10,100", "50,10,100", "0,100", "10, 100", "10,101", "-1,100", "a"):
+    assert check_steps([1, 100]) == (1, 100)
+    for text in (
+        "",
+        "10",
+        "100",
+        "10,10,100",
+        "50,10,100",
+        "0,100",
+        "10, 100",
+        "10,101",
+        "-1,100",
+        "a",
+    ):
         with pytest.raises(ValueError, match="expected steps"):
             parse_steps(text)
 

@@ -1,4 +1,4 @@
-"""Route that shows and sets how a model's requests are divided among its versions."""
+"""Routes for how a model's requests are divided among its versions, and for rollouts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class TrafficEndpoints:
-    """Handler of the route for a model's traffic."""
+    """Handlers of the routes for a model's traffic and rollouts."""
 
     def __init__(self, control: Control, data_plane: DataPlane) -> None:
         self._control = control
@@ -37,6 +37,30 @@ class TrafficEndpoints:
             request.principal = principal.name
         response = await self._control.call("ModelTraffic", request, pb.ModelTrafficResponse)
         call.respond(200, (_document(route.model, response),))
+
+    async def rollout(self, call: HttpCall, route: Route) -> None:
+        """Respond with a model's rollout. On POST, begin one, or pause, resume or abort it."""
+        request = pb.ModelRolloutRequest(model=route.model)
+        if call.method == b"POST":
+            request.action, request.plan = await read_body(self._data_plane, call, _read_rollout)
+        principal = principal_of(call.sender)
+        if principal is not None:
+            request.principal = principal.name
+        response = await self._control.call("ModelRollout", request, pb.ModelRolloutResponse)
+        call.respond(200, (response.document.encode(),))
+
+
+def _read_rollout(body: bytes) -> tuple[str, str]:
+    """Return the action of a body, and its plan."""
+    try:
+        text = body.decode()
+        document = orjson.loads(text)
+    except ValueError as error:
+        raise InvalidArgument(f"the rollout is no JSON: {error}") from None
+    action = document.get("action") if isinstance(document, dict) else None
+    if isinstance(action, str) and action and document.keys() == {"action"}:
+        return action, ""
+    return "begin", text
 
 
 def _read_traffic(body: bytes) -> bytes:
