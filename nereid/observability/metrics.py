@@ -278,6 +278,17 @@ TRAFFIC_WEIGHT: Final = _gauge(
     "Weight of the version among requests that name none; no series if all go to the latest",
     *_MODEL,
 )
+ROLLOUT_PERCENT: Final = _gauge(
+    "nereid_model_rollout_percent",
+    "Share of the requests that a rollout which runs or is paused gives the version, in percent",
+    *_MODEL,
+)
+ROLLOUTS: Final = _counter(
+    "nereid_model_rollouts_total",
+    "Rollouts of the model that have ended, by outcome: done, back or aborted",
+    "model",
+    "outcome",
+)
 MODEL_MEMORY: Final = _gauge(
     "nereid_model_memory_bytes",
     "Memory that the model's instances took at their loads, on all executors, in bytes",

@@ -146,7 +146,7 @@ def test_a_good_version_gets_all_requests_and_bad_ones_lose_them(
         assert lines[-1] == "m: version 2: done, 100%: all rules held at every step"
         site.seen.clear()
         until(lambda: site.seen[HTTP_OK, "2"] > 50, "requests of the new version")
-    assert set(site.seen) == {(HTTP_OK, "2"), (HTTP_OK, "1")} or set(site.seen) == {(HTTP_OK, "2")}
+    assert {status for status, _ in site.seen} == {HTTP_OK}
     assert site.weights() == {"weights": {"2": 100}}
     page = site.mesh.metrics()
     for outcome, count in (("back", 2), ("done", 1)):

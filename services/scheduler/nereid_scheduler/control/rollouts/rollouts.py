@@ -28,7 +28,7 @@ from nereid_scheduler.control.rollouts.steps import NO_REQUESTS, StepWatch, Wind
 from nereid_scheduler.core.models.lifecycle import VersionState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from nereid.timeline.recorder import RecordEvent
     from nereid_scheduler.control.rollouts.steps import Checked, Difference
@@ -104,6 +104,13 @@ class Rollouts:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
+    def not_over(self) -> Iterator[tuple[str, Rollout]]:
+        """Yield the rollouts of this scheduler's models that are not over, by the models' names."""
+        for name, rollout in self._traffic.rollouts():
+            model = self._catalogue.only_model(name)
+            if not rollout.is_over and model is not None and self._owns(model.name):
+                yield name, rollout
+
     def describe(self, name: str) -> dict[str, Any]:
         """Return the document of a model's rollout, with how its rules stand; NotFound if none."""
         rollout = self._require(name)
@@ -170,14 +177,14 @@ class Rollouts:
     async def _run_forever(self) -> None:
         while True:
             await asyncio.sleep(self._interval_s)
-            for name, rollout in self._traffic.rollouts():
+            running = {name: each for name, each in self.not_over() if each.state == RUNNING}
+            for name in self._runs.keys() - running.keys():
+                self._end_run(name)
+            for name, rollout in running.items():
                 model = self._catalogue.only_model(name)
-                runs = rollout.state == RUNNING and model is not None and self._owns(model.name)
-                if not runs or model is None:
-                    self._end_run(name)
-                    continue
                 try:
-                    await self._look(name, model, rollout)
+                    if model is not None:
+                        await self._look(name, model, rollout)
                 except NereidError as error:
                     _log.warning("rollout of model '%s' cannot go on: %s", name, error.message)
 
@@ -223,10 +230,9 @@ class Rollouts:
         return run
 
     def _end_run(self, name: str) -> None:
-        run = self._runs.pop(name, None)
-        if run is not None:
-            for version in (run.new, *run.old):
-                version.statistics.histograms.end_fine_measuring()
+        run = self._runs.pop(name)
+        for version in (run.new, *run.old):
+            version.statistics.histograms.end_fine_measuring()
 
 
 def _measured(versions: Iterable[ModelVersion]) -> Window:
