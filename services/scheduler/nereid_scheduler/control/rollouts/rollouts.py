@@ -205,7 +205,7 @@ class Rollouts:
         )
         run = self._find_run(name, rollout, served.ready_runtime, old)
         if rollout.percent == WHOLE and not run.watch.has_reference:
-            # What it is compared with was lost with the last process, or by a pause.
+            # A restart or a pause has lost the requests to compare with.
             await self._change(name, replace(rollout, step=rollout.step - 1))
             return
         difference = self._find_difference(name, rollout.to)

@@ -109,7 +109,7 @@ def test_a_version_that_becomes_slow_goes_back(seed: int) -> None:
 
 
 @pytest.mark.parametrize("runs", [3, pytest.param(EQUAL_RUNS, marks=pytest.mark.nightly)])
-def test_equal_versions_raise_no_alarm(runs: int) -> None:
+def test_equal_versions_never_go_back(runs: int) -> None:
     for seed in range(runs):
         rollout, _ = run(1000 + seed, Version(), rate=100)
         assert rollout.state == DONE, rollout.reason
@@ -185,6 +185,16 @@ def test_rules_are_looked_at_when_requests_have_grown_by_a_fifth() -> None:
     assert looks == 25
 
 
+def test_the_last_step_is_compared_with_the_requests_before_it() -> None:
+    before = Window(500, 5, [0] * BUCKETS)
+    first = StepWatch(0.0, NO_REQUESTS, NO_REQUESTS, NO_REQUESTS)
+    assert not first.has_reference
+    assert first.reference(before).requests == 500
+    last = StepWatch(1.0, NO_REQUESTS, before, first.reference(before))
+    assert last.has_reference
+    assert last.reference(before).failures == 5
+
+
 def held(rollout: Rollout, standing: Standing = Standing.HOLDS) -> list[Checked]:
     return [Checked(rule, standing, "") for rule in rollout.rules]
 
@@ -216,7 +226,7 @@ def test_a_step_moves_callers_only_to_the_version() -> None:
         before = after
 
 
-def test_weights_stay_within_their_bounds() -> None:
+def test_weights_are_within_their_bounds() -> None:
     former = make_traffic({1: 1_000_000, 2: 1})
     weights = dict(start_rollout(4, (1, 100), 1.0, RULES, former).traffic().weights)
     assert weights[1] == 1_000_000
