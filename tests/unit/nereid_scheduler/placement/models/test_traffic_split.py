@@ -102,6 +102,8 @@ async def test_a_first_load_is_waited_for_and_an_added_version_is_not() -> None:
     assert Site(weights, version(1), version(2, "loading")).chosen() == before
     assert set(Site(weights, version(1), version(2, "loading", is_addition=True)).chosen()) == {1}
     site = Site(weights, version(1), version(2, "loading"))
+    failed_before = version(2, "loading", first_load_ended=True)
+    assert set(Site(weights, version(1), failed_before).chosen()) == {1}
     split = find_split(site.catalogue, "m", may_wait=False)
     assert split is not None
     assert split.choose(request(1)).number == 1
@@ -226,6 +228,13 @@ async def test_texts_go_to_versions_with_the_files_that_they_were_read_with() ->
         numbers = range(1, 30)
         chosen = {site.choose(request(n, text_digest=served.text_digest)) for n in numbers}
         assert chosen == {served.number}
+    heavier = Site(make_traffic({1: 1, 2: 5}), one, two)
+    split = find_split(heavier.catalogue, "m")
+    assert split is not None
+    assert split.heaviest is two
+    nobody = find_split(Site(make_traffic({7: 1}), one).catalogue, "m")
+    assert nobody is not None
+    assert nobody.heaviest is None
     # Admission refuses what no version can read.
     assert {site.choose(request(n, text_digest=b"other")) for n in range(1, 30)} == {1, 2}
 
