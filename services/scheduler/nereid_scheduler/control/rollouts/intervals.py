@@ -3,8 +3,6 @@
 `doubt` is the probability that a limit is wrong: one-sided, for one look at the data.
 """
 
-# layout: covered, pure
-
 from __future__ import annotations
 
 import math

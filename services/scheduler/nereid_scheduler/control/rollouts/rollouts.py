@@ -5,6 +5,9 @@ schedulers with it. The scheduler that has the model measures; after a restart o
 present step is measured anew.
 """
 
+# layout: not pure, uses asyncio
+# layout: not covered, acts, steps decides
+
 from __future__ import annotations
 
 import asyncio

@@ -13,8 +13,6 @@ A rule is open while its interval overlaps the limit: the step waits for more re
 checked again when the requests have grown by a fifth, so that few looks multiply the doubt.
 """
 
-# layout: covered, pure
-
 from __future__ import annotations
 
 from dataclasses import replace

@@ -97,6 +97,7 @@ def test_a_version_that_begins_to_fail_goes_back(seed: int) -> None:
     assert rollout.state == BACK
     assert "errors<0.5% is broken" in rollout.reason
     assert took_s <= EVERY_S
+    assert rollout.percent == 0
     assert rollout.traffic() == make_traffic({3: 1, 4: 0}, "header:x-user")
 
 
