@@ -175,7 +175,7 @@ class Rollouts:
         self._record_event("rollout", f"'{name}'", detail, model=name, principal=principal)
         if rollout.is_over:
             self.ended[name, rollout.state] += 1
-        await self._traffic.set(name, rollout.traffic(), principal, rollout)
+        await self._traffic.set(name, rollout.traffic(), rollout=rollout)
 
     async def _run_forever(self) -> None:
         while True:
@@ -185,11 +185,15 @@ class Rollouts:
                 self._end_run(name)
             for name, rollout in running.items():
                 model = self._catalogue.only_model(name)
+                # It may have changed while another one was recorded.
+                if model is None or self._traffic.rollout(name) is not rollout:
+                    continue
                 try:
-                    if model is not None:
-                        await self._look(name, model, rollout)
+                    await self._look(name, model, rollout)
                 except NereidError as error:
                     _log.warning("rollout of model '%s' cannot go on: %s", name, error.message)
+                except Exception:
+                    _log.exception("rollout of model '%s' cannot go on", name)
 
     async def _look(self, name: str, model: ServedModel, rollout: Rollout) -> None:
         served = model.versions.get(rollout.to)
@@ -206,11 +210,11 @@ class Rollouts:
             for each in model.ready_versions()
             if each.number in weighted and each.number != rollout.to
         )
-        run = self._find_run(name, rollout, served.ready_runtime, old)
-        if rollout.percent == WHOLE and not run.watch.has_reference:
+        if rollout.percent == WHOLE and name not in self._runs:
             # A restart or a pause has lost the requests to compare with.
             await self._change(name, replace(rollout, step=rollout.step - 1))
             return
+        run = self._find_run(name, rollout, served.ready_runtime, old)
         difference = self._find_difference(name, rollout.to)
         checked = run.watch.check(
             rollout.rules, _measured((run.new,)), _measured(run.old), difference

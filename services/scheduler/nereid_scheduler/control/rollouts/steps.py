@@ -95,11 +95,6 @@ class StepWatch:
         self._next_look = _FIRST_LOOK
         self.checked: list[Checked] = []
 
-    @property
-    def has_reference(self) -> bool:
-        """True if there are requests of the step before to compare with."""
-        return self._reference.requests > 0
-
     def reference(self, old: Window) -> Window:
         """Return the window with which the version is compared now."""
         window = old.since(self._old)
