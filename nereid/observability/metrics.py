@@ -273,6 +273,22 @@ THROTTLED_PERIODS: Final = _counter(
 INSTANCES: Final = _gauge(
     "nereid_instances", "Ready model instances, by whether they execute a batch", *_MODEL, "state"
 )
+TRAFFIC_WEIGHT: Final = _gauge(
+    "nereid_model_traffic_weight",
+    "Weight of the version among requests that name none",
+    *_MODEL,
+)
+ROLLOUT_PERCENT: Final = _gauge(
+    "nereid_model_rollout_percent",
+    "Percent of the requests that a rollout gives the version",
+    *_MODEL,
+)
+ROLLOUTS: Final = _counter(
+    "nereid_model_rollouts_total",
+    "Rollouts that have ended: done, back or aborted",
+    "model",
+    "outcome",
+)
 MODEL_MEMORY: Final = _gauge(
     "nereid_model_memory_bytes",
     "Memory that the model's instances took at their loads, on all executors, in bytes",
