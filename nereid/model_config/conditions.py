@@ -114,7 +114,7 @@ def _parse_condition(text: str) -> Condition:
     match = _FORM.fullmatch(text.strip())
     if match is None:
         raise ValueError(
-            f"expected 'TENSOR', 'not TENSOR' or 'TENSOR OPERATOR NUMBER' but got '{text}'"
+            f"expected 'TENSOR', 'not TENSOR' or 'TENSOR OPERATOR NUMBER' but got '{text[:64]}'"
         )
     if match["operator"] is None:
         return Condition(match["tensor"], "==", 0 if match["negated"] else 1, of_bool=True)
@@ -127,7 +127,7 @@ def _number(text: str) -> float:
     try:
         number = int(text) if re.fullmatch(r"[+-]?\d+", text) else float(text)
     except ValueError:
-        raise ValueError(f"expected a number but got '{text}'") from None
+        raise ValueError(f"expected a number but got '{text[:64]}'") from None
     if not math.isfinite(number):
         raise ValueError(f"expected a finite number but got '{text}'")
     return number

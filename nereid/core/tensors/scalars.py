@@ -98,6 +98,7 @@ def _count(shape: Sequence[int]) -> int:
 
 
 def _raw(elements: Sequence[Any], datatype: str) -> bytes:
+    count = len(elements)
     try:
         for element in elements:
             if not _fits(element, datatype):
@@ -105,9 +106,11 @@ def _raw(elements: Sequence[Any], datatype: str) -> bytes:
         if datatype == BYTES:
             return join_bytes(elements)
         if datatype == "BF16":
-            wide = struct.pack(f"<{len(elements)}f", *elements)
-            return b"".join(wide[start + 2 : start + 4] for start in range(0, len(wide), 4))
-        return struct.pack(f"<{len(elements)}{_FORMATS[datatype]}", *elements)
+            wide = struct.unpack(f"<{count}I", struct.pack(f"<{count}f", *elements))
+            # Rounded to the nearest, ties to even.
+            halves = [(bits + 0x7FFF + (bits >> 16 & 1)) >> 16 for bits in wide]
+            return struct.pack(f"<{count}H", *halves)
+        return struct.pack(f"<{count}{_FORMATS[datatype]}", *elements)
     except (struct.error, OverflowError):
         raise InvalidArgument(f"a value is out of range for {datatype}") from None
 
