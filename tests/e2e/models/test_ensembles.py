@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
+from nereid.observability.samples import Samples
 from tests.support.mesh.mesh import Mesh, running
 from tests.support.mesh.nvidia_clients import FLAVOURS, connected
 from tests.support.mesh.perf_analyzer import COUNTED, analyze, needs_analyzer
@@ -94,6 +95,9 @@ def test_each_row_goes_through_the_steps_whose_conditions_hold(mesh: Mesh, flavo
             wire_response = client.infer("either", {"X": rows(*values)})
             expected = [value * (2 if value > 0 else 3) for value in values]
             np.testing.assert_array_equal(wire_response.as_numpy("Y"), rows(*expected))
+    page = Samples(mesh.metrics().encode())
+    for step in ("twofold", "threefold"):
+        assert page.total("nereid_ensemble_steps_skipped_total", model="either", step=step)
 
 
 @needs_analyzer

@@ -153,6 +153,10 @@ class EnsembleDispatcher(Dispatcher):
     def close(self) -> None:
         """Do nothing, as there is no timer."""
 
+    def skipped_steps(self) -> dict[int, int]:
+        """Return how often each step was skipped, by its index."""
+        return {index: each.skipped for index, each in self.step_times.items() if each.skipped}
+
     # ---- from the queue to the steps
 
     @property
@@ -200,10 +204,8 @@ class EnsembleDispatcher(Dispatcher):
     def _advance(self, run: EnsembleRun, proceed: Callable[[], NextActions[Tensor]]) -> None:
         try:
             actions = proceed()
-            for step in actions.skipped:
-                self._times_of(step.index).skipped += 1
-            if actions.released:
-                self._segments.release_tensors(run, actions.released)
+            self._record_skips(run, actions.skipped)
+            self._segments.release_tensors(run, actions.released)
             for call in actions.calls:
                 self._submit_step(run, call)
             if not run.graph.finished:
@@ -305,6 +307,12 @@ class EnsembleDispatcher(Dispatcher):
     def _record_step(self, index: int, entry: Entry, response: InferResponse) -> None:
         failed = response.error is not None
         self._times_of(index).record(entry.received_ns, _now_ns(), failed=failed)
+
+    def _record_skips(self, run: EnsembleRun, steps: Iterable[Step]) -> None:
+        for step in steps:
+            self._times_of(step.index).skipped += 1
+            if run.entry.trace is not None:
+                run.entry.trace.add_skipped_step(step.model)
 
     def _times_of(self, index: int) -> StepTimes:
         times = self.step_times.get(index)

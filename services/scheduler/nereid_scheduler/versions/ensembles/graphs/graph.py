@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class Rows(Protocol[T]):
-    """What a run with conditions does with tensors; each method may raise NereidError."""
+    """Operations on tensors that a run with conditions needs; each may raise NereidError."""
 
     def read(self, name: str, tensor: T | None) -> Sequence[float]:
         """Return the value of each row of a condition's tensor, or one value for all rows."""
