@@ -30,7 +30,10 @@ def scale(model: str, taken: str, given: str) -> Step:
 
 
 def make_repository(root: Path) -> Path:
-    """sixfold is threefold of twofold; fork has the results of both; either is one of the two."""
+    """Save ensembles of two models.
+
+    sixfold is threefold of twofold; fork has the results of both; either is one of the two.
+    """
     save_scaler(root, "twofold", 2, BATCHING)
     save_scaler(root, "threefold", 3, BATCHING)
     steps = [scale("twofold", "X", "doubled"), scale("threefold", "doubled", "Y")]
@@ -51,6 +54,10 @@ def make_repository(root: Path) -> Path:
     parameters { key: "condition.threefold" value { string_value: "not positive" } }"""
     config = ensemble_config(["X FP32 8"], outputs, either, BATCHED + conditions)
     save_ensemble(root, "either", config)
+    conditions = """parameters { key: "condition.twofold" value { string_value: "positive" } }
+    parameters { key: "default.Y" value { string_value: "-1" } }"""
+    config = ensemble_config(["X FP32 8"], outputs, either[:2], BATCHED + conditions)
+    save_ensemble(root, "twofold_or_default", config)
     return root
 
 
@@ -94,6 +101,9 @@ def test_each_row_goes_through_the_steps_whose_conditions_hold(mesh: Mesh, flavo
         for values in ((1,), (-1,), (1, 2), (1, -1, -2, 3)):
             wire_response = client.infer("either", {"X": rows(*values)})
             expected = [value * (2 if value > 0 else 3) for value in values]
+            np.testing.assert_array_equal(wire_response.as_numpy("Y"), rows(*expected))
+            wire_response = client.infer("twofold_or_default", {"X": rows(*values)})
+            expected = [value * 2 if value > 0 else -1 for value in values]
             np.testing.assert_array_equal(wire_response.as_numpy("Y"), rows(*expected))
     page = Samples(mesh.metrics().encode())
     for step in ("twofold", "threefold"):

@@ -278,11 +278,11 @@ def steps(look: Look, view: View) -> dict[str, list[document.Step]]:
     """Return the steps of each version of the view's model that is an ensemble."""
     by_version: dict[str, list[document.Step]] = {}
     for key, config in look.configs.items():
-        if key.name == view.model and view.version in ("", key.version):
-            if config.proto.ensemble_scheduling.step:
-                load = look.loads.now.get(key)
-                recent = {} if load is None else {step.index: step for step in load.steps}
-                by_version[key.version] = _steps(config.proto, recent)
+        is_shown = key.name == view.model and view.version in ("", key.version)
+        if is_shown and config.proto.ensemble_scheduling.step:
+            load = look.loads.now.get(key)
+            recent = {} if load is None else {step.index: step for step in load.steps}
+            by_version[key.version] = _steps(config.proto, recent)
     return by_version
 
 

@@ -56,7 +56,9 @@ def made_by(step: GraphStep, values: Sequence[int]) -> int:
 class Run:
     """One request, whose calls respond in the order that the test says."""
 
-    def __init__(self, config: ModelConfig, rows: Tensor, outputs: Sequence[str] = ()) -> None:
+    def __init__(
+        self, config: ModelConfig, rows: Tensor, outputs: Sequence[str] = (), **omitted: None
+    ) -> None:
         defaults = read_defaults(config)
         names = outputs or [tensor.name for tensor in config.output]
         plan = Plan(steps_of(config), names, defaults)
@@ -66,7 +68,7 @@ class Run:
         self.skipped: list[str] = []
         self.released: list[Tensor] = []
         self.responses: list[list[Tensor | None]] = []
-        self._record(self.run.start({"x": rows}))
+        self._record(self.run.start({"x": rows, **omitted}))
 
     def _record(self, actions: NextActions[Tensor]) -> None:
         self.calls += actions.calls
@@ -99,14 +101,16 @@ def step(model: str, reads: str, makes: str) -> Step:
     )
 
 
-def ensemble(*steps: Step, outputs: str = "y", **parameters: str) -> ModelConfig:
+def ensemble(*steps: Step, inputs: str = "x", outputs: str = "y", **parameters: str) -> ModelConfig:
     """Return a valid configuration. parameters: conditions by model, and `default_X`."""
     more = ""
     for key, text in parameters.items():
         kind, _, name = key.rpartition("_")
         more += f"parameters {{ key: '{kind or 'condition'}.{name}' "
         more += f"value {{ string_value: '{text}' }} }}\n"
-    config = parse_config(ensemble_config(["x"], outputs.split(), steps, more), model_name="e")
+    config = parse_config(
+        ensemble_config(inputs.split(","), outputs.split(), steps, more), model_name="e"
+    )
     completed = complete_config(config, model_name="e", description=None)
     return freeze_config(completed).proto
 
@@ -158,6 +162,13 @@ def test_steps_behind_a_skipped_one_are_skipped() -> None:
     assert run.skipped == ["one", "behind", "last"]
     # x is not read by `one` and `behind`; c was read by a condition.
     assert run.released == [(0,), (0,), (0,)]
+
+
+def test_an_omitted_input_of_a_skipped_step_needs_no_release() -> None:
+    config = ensemble(LOOK, step("one", "x w", "y"), one="c == 2", default_y="1", inputs="x,w")
+    run = Run(config, (0,), w=None)
+    assert run.finish() == [(1,)]
+    assert run.released == [(0,), (0,)]
 
 
 def test_a_default_goes_to_the_steps_behind_it() -> None:
