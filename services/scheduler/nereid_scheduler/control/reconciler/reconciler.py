@@ -268,6 +268,7 @@ class Reconciler:
             served = ServedModel(found.name, namespace=found.namespace)
             self._catalogue.set_model(served)
         served.reason = ""
+        served.config_sources = found.config_sources
         self._notify_if_awaited_changed()
         reload = ModelReload(
             self._loader, served, found, model.cause, continues=model.reason in CONTINUING

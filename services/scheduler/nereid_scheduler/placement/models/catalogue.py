@@ -128,6 +128,8 @@ class ServedModel:
     versions: dict[int, ServedVersion] = field(default_factory=dict)
     reason: str = ""
     namespace: str = ""
+    # As in FoundModel.
+    config_sources: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def plain_name(self) -> str:
