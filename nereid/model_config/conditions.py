@@ -1,23 +1,20 @@
-"""Conditions of an ensemble's steps, and defaults of tensors that nothing provides.
+"""Conditions of an ensemble's steps.
 
-Parameters switch these extensions of Nereid's on:
+Parameters switch this extension of Nereid's on:
 
     parameters { key: "condition.translate" value { string_value: "IS_FOREIGN" } }
     parameters { key: "condition.rerank" value { string_value: "SCORE >= 0.5" } }
-    parameters { key: "default.RANK" value { string_value: "0" } }
 
 A step has the name of its model. If several steps run the same model, `MODEL#1` is the first.
-A condition is `TENSOR` or `not TENSOR` of a BOOL tensor, or compares a tensor of numbers. A default
-is JSON: a value for all elements, or lists in lists; it has no batch dimension.
+A condition is `TENSOR` or `not TENSOR` of a BOOL tensor, or compares a tensor of numbers.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.core.errors import InvalidArgument
 
@@ -27,12 +24,10 @@ if TYPE_CHECKING:
     from nereid.pb.model_config_pb2 import ModelConfig
 
 CONDITION: Final = "condition."
-DEFAULT: Final = "default."
 _FORM: Final = re.compile(
     r"(?P<negated>not\s+)?(?P<tensor>[^\s=!<>]+)"
     r"(?:\s*(?P<operator>==|!=|<=|>=|<|>)\s*(?P<number>[^\s=!<>]+))?"
 )
-_MAX_TEXT: Final = 1 << 20
 
 
 class Condition(NamedTuple):
@@ -90,7 +85,7 @@ def read_conditions(config: ModelConfig) -> dict[int, Condition]:
     names = step_names(config)
     conditions: dict[int, Condition] = {}
     kinds: dict[str, bool] = {}
-    for name, text in _texts(config, CONDITION):
+    for name, text in _texts(config):
         if name not in names:
             raise InvalidArgument(
                 f"parameter '{CONDITION}{name}' of model '{config.name}': no step has this name;"
@@ -133,35 +128,7 @@ def _number(text: str) -> float:
     return number
 
 
-def read_defaults(config: ModelConfig) -> dict[str, Any]:
-    """Return the JSON values of defaults by tensor; may raise InvalidArgument.
-
-    Parameters of a model that is no ensemble are also read by its code, so only those that name an
-    optional input are defaults.
-    """
-    if config.HasField("ensemble_scheduling"):
-        wanted = None
-    else:
-        wanted = {tensor.name for tensor in config.input if tensor.optional}
-    defaults = {}
-    for name, text in _texts(config, DEFAULT):
-        if wanted is not None and name not in wanted:
-            continue
-        subject = f"parameter '{DEFAULT}{name}' of model '{config.name}'"
-        if len(text) > _MAX_TEXT:
-            raise InvalidArgument(f"{subject}: the value is longer than {_MAX_TEXT} characters")
-        try:
-            defaults[name] = json.loads(text, parse_constant=_refuse_constant)
-        except (ValueError, RecursionError):
-            raise InvalidArgument(f"{subject}: expected JSON but got '{text[:64]}'") from None
-    return defaults
-
-
-def _refuse_constant(text: str) -> None:
-    raise ValueError(text)
-
-
-def _texts(config: ModelConfig, prefix: str) -> Iterator[tuple[str, str]]:
+def _texts(config: ModelConfig) -> Iterator[tuple[str, str]]:
     for key in sorted(config.parameters):
-        if key.startswith(prefix):
-            yield key.removeprefix(prefix), config.parameters[key].string_value
+        if key.startswith(CONDITION):
+            yield key.removeprefix(CONDITION), config.parameters[key].string_value

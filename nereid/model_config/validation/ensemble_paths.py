@@ -11,14 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.core.errors import InvalidArgument
-from nereid.model_config.conditions import (
-    CONDITION,
-    DEFAULT,
-    compare,
-    read_conditions,
-    read_defaults,
-    step_names,
-)
+from nereid.model_config.conditions import CONDITION, compare, read_conditions, step_names
+from nereid.model_config.defaults import DEFAULT, read_defaults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -78,7 +72,12 @@ class _Positions:
 
 
 def check_paths(config: ModelConfig) -> None:
-    """Check every path of an ensemble whose graph is connected; raise InvalidArgument."""
+    """Check every path of an ensemble whose graph is connected; raise InvalidArgument.
+
+    Any other model has no paths.
+    """
+    if not config.HasField("ensemble_scheduling"):
+        return
     conditions, defaults = read_conditions(config), read_defaults(config)
     if conditions or defaults:
         _Paths(config, conditions, defaults).check()

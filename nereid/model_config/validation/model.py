@@ -9,6 +9,7 @@ from nereid.core.known_backends import ENSEMBLE_PLATFORM, KNOWN_BACKENDS
 from nereid.core.tensors.datatypes import NAME_OF_CONFIG_NUMBER
 from nereid.model_config.batching_fields import DynamicBatching, ModelParameters
 from nereid.model_config.config_field import Scope, check_message, parameter_values
+from nereid.model_config.defaults import read_input_defaults
 from nereid.model_config.padding import read_padding
 from nereid.model_config.validation.costs import validate_costs
 from nereid.model_config.validation.ensemble import validate_ensemble
@@ -29,6 +30,7 @@ def validate_config(config: ModelConfig) -> None:
     validate_instance_groups(config)
     _check_warmup(config)
     validate_costs(config, padding)
+    read_input_defaults(config)
     check_paths(config)
 
 

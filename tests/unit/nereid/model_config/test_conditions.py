@@ -1,6 +1,4 @@
-"""Parameters for conditions of steps and for defaults of tensors."""
-
-from typing import Any
+"""Parameters for conditions of steps."""
 
 import pytest
 
@@ -9,7 +7,6 @@ from nereid.model_config import parse_config
 from nereid.model_config.conditions import (
     Condition,
     read_conditions,
-    read_defaults,
     step_names,
 )
 from nereid.pb.model_config_pb2 import ModelConfig
@@ -95,22 +92,3 @@ def test_a_tensor_is_either_bool_or_a_number() -> None:
 
 def test_only_ensembles_have_conditions() -> None:
     assert read_conditions(config("", **{"condition.look": "what its code reads"})) == {}
-
-
-@pytest.mark.parametrize(
-    ("text", "value"), [("0", 0), ("true", True), ('"a"', "a"), ("[[1.5], [2]]", [[1.5], [2]])]
-)
-def test_a_default_is_json(text: str, value: Any) -> None:
-    assert read_defaults(config(**{"default.C": text})) == {"C": value}
-
-
-@pytest.mark.parametrize("text", ["", "zero", "NaN", "[1", "[" * 100_000, "1" * ((1 << 20) + 1)])
-def test_what_is_no_json_is_refused(text: str) -> None:
-    with pytest.raises(InvalidArgument, match=r"parameter 'default\.C' of model 'e': "):
-        read_defaults(config(**{"default.C": text}))
-
-
-def test_defaults_of_other_models_are_those_of_optional_inputs() -> None:
-    text = 'input { name: "A" optional: true } input { name: "B" }'
-    given = {"default.A": "1", "default.B": "what its code reads", "default.C": "this as well"}
-    assert read_defaults(config(text, **given)) == {"A": 1}

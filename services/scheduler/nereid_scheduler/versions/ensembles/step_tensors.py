@@ -17,7 +17,7 @@ from nereid.core.tensors.classification import (
 from nereid.core.tensors.datatypes import BYTES
 from nereid.core.tensors.shapes import VARIABLE, shape_fits
 from nereid.core.wire.codecs import write_parameters
-from nereid.model_config.conditions import read_defaults
+from nereid.model_config.defaults import read_defaults
 from nereid.model_config.reshapes import input_reshapes, output_reshapes
 from nereid.pb import kserve_pb2
 from nereid_scheduler.versions.ensembles.graphs.graph import Plan, steps_of

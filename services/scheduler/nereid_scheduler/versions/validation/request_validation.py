@@ -7,6 +7,7 @@ It never reads the content of a tensor. The error texts and the order of the che
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
@@ -22,7 +23,7 @@ from nereid.shm.reference import SharedMemory
 from nereid_scheduler.batching.policies.queue_policies import QueuePolicies
 from nereid_scheduler.batching.queues import request_prefix
 from nereid_scheduler.core.requests.batch_frame import member_layout
-from nereid_scheduler.core.requests.entry import Entry, ValidHead
+from nereid_scheduler.core.requests.entry import Completion, Entry, ValidHead
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -76,6 +77,11 @@ class Validator:
             or len(payloads[0]) != valid.lone_bytes
         ):
             self.check_sizes(valid, payloads, request.request_id)
+        completion = valid.completion
+        if completion is not None:
+            count, valid = valid.batch_size, completion.valid
+            request.head = completion.head
+            request.payloads = payloads = [*payloads, *[row * count for row in completion.rows]]
         key = valid.shape_key
         if valid.shape_tensors:
             key = (key, *(payloads[index] for index in valid.shape_tensors))
@@ -102,7 +108,7 @@ class Validator:
         """Check a head and return its content; raise InvalidArgument if it does not fit."""
         valid = self._valid_heads.get(head)
         if valid is None:
-            valid = self._head_reader.read_head(head, request_prefix(request_id))
+            valid = self._head_reader.read_request(head, request_prefix(request_id))
             self._valid_heads.remember(head, valid)
         return valid
 
@@ -137,10 +143,32 @@ class _HeadReader:
         self._outputs = {spec.name: spec.datatype for spec in config.outputs}
         self._required_names = [spec.name for spec in config.inputs if not spec.optional]
         self._required = len(self._required_names)
+        self._defaults = {
+            spec.name: spec.default for spec in config.inputs if spec.default is not None
+        }
         self._padding = config.padding
         self._batches_by_tokens = (
             config.batching is not None and config.batching.max_batch_tokens > 0
         )
+
+    def read_request(self, head: bytes, prefix: str) -> ValidHead:
+        """Return the content of a client's head, and how to complete the request."""
+        valid = self.read_head(head, prefix)
+        omitted = [name for name in self._defaults if name not in valid.input_names]
+        if not omitted or not valid.batch_size:
+            return valid
+        message = kserve_pb2.ModelInferRequest.FromString(head)
+        for name in omitted:
+            shape = self._defaults[name].shape
+            message.inputs.add(
+                name=name,
+                datatype=self._inputs[name].datatype,
+                shape=(valid.batch_size, *shape) if self._max_batch_size > 0 else shape,
+            )
+        completed = message.SerializeToString()
+        rows = tuple(self._defaults[name].raw for name in omitted)
+        completion = Completion(completed, self.read_head(completed, prefix), rows)
+        return replace(valid, completion=completion)
 
     def read_head(self, head: bytes, prefix: str) -> ValidHead:
         """Return a head's batch size, shapes and payload sizes, or raise Triton's error."""

@@ -8,7 +8,8 @@ from nereid.core.errors import InvalidArgument
 from nereid.core.tensors.datatypes import BOOL, BYTES, NAME_OF_CONFIG_NUMBER
 from nereid.core.tensors.scalars import literal_tensor
 from nereid.core.tensors.shapes import format_shape
-from nereid.model_config.conditions import DEFAULT, read_conditions, read_defaults
+from nereid.model_config.conditions import read_conditions
+from nereid.model_config.defaults import DEFAULT, read_defaults
 from nereid.pb import model_config_pb2
 from nereid_scheduler.core.models.dependencies import step_model
 

@@ -7,7 +7,7 @@ import pytest
 
 from nereid.core.errors import InvalidArgument
 from nereid.model_config import complete_config, freeze_config, parse_config
-from nereid.model_config.conditions import read_defaults
+from nereid.model_config.defaults import read_defaults
 from nereid.pb.model_config_pb2 import ModelConfig
 from nereid_scheduler.versions.ensembles.graphs.graph import (
     GraphRun,
