@@ -104,17 +104,30 @@ class Repositories:
         places = self._places(all_files=True)
         return [self._read(name, places) for name in sorted(places)]
 
-    def find(self, name: str, override: Override | None = None) -> FoundModel | None:
-        """Return a model as it is now, or as the override says; `None` if there is none."""
+    def find(
+        self,
+        name: str,
+        override: Override | None = None,
+        versions: tuple[int, ...] | None = None,
+    ) -> FoundModel | None:
+        """Return a model as it is now, or as the override says; `None` if there is none.
+
+        versions: those to serve, in place of those of the version policy.
+        """
         if override is not None and override.files:
             return self._write_override(name, override)
         places = self._places_of(name)
-        return self._read(name, places, override) if name in places else None
+        return self._read(name, places, override, versions) if name in places else None
 
-    def require(self, name: str, override: Override | None = None) -> FoundModel:
+    def require(
+        self,
+        name: str,
+        override: Override | None = None,
+        versions: tuple[int, ...] | None = None,
+    ) -> FoundModel:
         """Return a model as `find` does. A model that is missing or unreadable has an error."""
         try:
-            found = self.find(name, override)
+            found = self.find(name, override, versions)
         except StoreError as error:
             found = FoundModel(name, error=Unavailable(error.text))
         except OSError as error:
@@ -201,13 +214,18 @@ class Repositories:
         return self._in_namespace(found, namespace, {})
 
     def _read(
-        self, name: str, places: Mapping[str, _Place], override: Override | None = None
+        self,
+        name: str,
+        places: Mapping[str, _Place],
+        override: Override | None = None,
+        versions: tuple[int, ...] | None = None,
     ) -> FoundModel:
         plain, namespace, folders, _ = places[name]
         if len(folders) > 1:
             # Clients see this error: it contains no paths.
             return FoundModel(name, folders[0].path, error=NotUnique(NOT_UNIQUE))
-        found = _ModelReader(plain, folders[0], self.config_files, override).read()
+        reader = _ModelReader(plain, folders[0], self.config_files, override, versions)
+        found = reader.read()
         return self._in_namespace(found, namespace, places)
 
     def _in_namespace(
@@ -266,8 +284,14 @@ def _small_files(texts: TextFiles) -> dict[str, bytes]:
 
 class _ModelReader:
     def __init__(
-        self, name: str, folder: ModelFolder, config_files: ConfigFiles, override: Override | None
+        self,
+        name: str,
+        folder: ModelFolder,
+        config_files: ConfigFiles,
+        override: Override | None,
+        versions: tuple[int, ...] | None = None,
     ) -> None:
+        self._versions = versions
         self._name, self._folder = name, folder
         self._override = override
         self._config_files = config_files
@@ -284,6 +308,8 @@ class _ModelReader:
         try:
             self._read_directory()
             draft = self._read_config()
+            if self._versions is not None:
+                draft.version_policy.specific.versions[:] = self._versions
             versions = select_versions(draft.version_policy, self._available)
             if not versions:
                 raise NoVersion(
@@ -338,6 +364,9 @@ class _ModelReader:
         digest = hashlib.blake2b(b"\0".join(self._config_texts.values()), digest_size=16)
         for number in self._available:
             digest.update(b"%d:%b" % (number, self._file_digests.get(number, b"")))
+        if self._versions is not None:
+            # A load that names no version then finds a change.
+            digest.update(repr(self._versions).encode())
         return digest.digest()
 
     def _read_directory(self) -> None:
