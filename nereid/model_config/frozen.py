@@ -36,7 +36,7 @@ class InputSpec:
     optional: bool = False
     is_shape_tensor: bool = False
     allow_ragged: bool = False
-    # What an omitted optional input has in each row.
+    # One row of an omitted optional input.
     default: DefaultInput | None = None
 
 

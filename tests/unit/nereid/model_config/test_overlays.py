@@ -98,7 +98,7 @@ def test_instance_groups_are_merged_by_name_if_the_overlay_names_them() -> None:
     assert written.config == parse_config(expected, model_name="m")
 
 
-def test_a_name_that_one_file_has_twice_stays_twice() -> None:
+def test_a_duplicate_name_in_one_file_is_kept() -> None:
     written = read('input { name: "X" } input { name: "X" }')
     assert [tensor.name for tensor in written.config.input] == ["X", "Y", "X"]
 

@@ -178,7 +178,7 @@ class Reconciler:
     async def _find(self, model: DesiredModel, decision: Decision) -> None:
         versions: tuple[int, ...] | None = None
         if model.change is not None:
-            # Those of now, since earlier generations may have changed them.
+            # Earlier generations may have changed the versions since the request came.
             versions = model.change.apply(self._catalogue.versions_in_service(model.name))
 
         def find() -> list[FoundModel]:

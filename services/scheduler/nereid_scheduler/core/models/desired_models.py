@@ -78,7 +78,7 @@ class DesiredModel:
     override: Override | None = None
     # The only executors that load the model; `None` means all executors.
     hosts: frozenset[str] | None = None
-    # Of the versions in service; `None` if the version policy says which these are.
+    # Change of the versions in service; `None` means those of the version policy.
     change: VersionChange | None = None
     record: ModelRecord | None = None
     # True until the files that the record names have been read.

@@ -92,17 +92,9 @@ class ValidHead:
     # equal with max_batch_tokens, where the batch decides.
     elements: int = 0
     padded_elements: int = 0
-    # Set if the request omits inputs that have a default.
-    completion: Completion | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """The head with the defaults of omitted inputs, and the payloads to append: one row of each."""
-
-    head: bytes
-    valid: ValidHead
-    rows: tuple[bytes, ...]
+    # If the request omits inputs that have a default: the head with these, and one row of each.
+    completed_head: bytes = b""
+    default_rows: tuple[bytes, ...] = ()
 
 
 class PendingRequest(Protocol):

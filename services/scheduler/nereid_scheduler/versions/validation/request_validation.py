@@ -7,7 +7,6 @@ It never reads the content of a tensor. The error texts and the order of the che
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
@@ -23,7 +22,7 @@ from nereid.shm.reference import SharedMemory
 from nereid_scheduler.batching.policies.queue_policies import QueuePolicies
 from nereid_scheduler.batching.queues import request_prefix
 from nereid_scheduler.core.requests.batch_frame import member_layout
-from nereid_scheduler.core.requests.entry import Completion, Entry, ValidHead
+from nereid_scheduler.core.requests.entry import Entry, ValidHead
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -77,11 +76,11 @@ class Validator:
             or len(payloads[0]) != valid.lone_bytes
         ):
             self.check_sizes(valid, payloads, request.request_id)
-        completion = valid.completion
-        if completion is not None:
-            count, valid = valid.batch_size, completion.valid
-            request.head = completion.head
-            request.payloads = payloads = [*payloads, *[row * count for row in completion.rows]]
+        if valid.completed_head:
+            defaults = [row * valid.batch_size for row in valid.default_rows]
+            request.payloads = payloads = [*payloads, *defaults]
+            request.head = valid.completed_head
+            valid = self.check(valid.completed_head, request.request_id)
         key = valid.shape_key
         if valid.shape_tensors:
             key = (key, *(payloads[index] for index in valid.shape_tensors))
@@ -108,7 +107,7 @@ class Validator:
         """Check a head and return its content; raise InvalidArgument if it does not fit."""
         valid = self._valid_heads.get(head)
         if valid is None:
-            valid = self._head_reader.read_request(head, request_prefix(request_id))
+            valid = self._head_reader.read_head(head, request_prefix(request_id))
             self._valid_heads.remember(head, valid)
         return valid
 
@@ -151,25 +150,6 @@ class _HeadReader:
             config.batching is not None and config.batching.max_batch_tokens > 0
         )
 
-    def read_request(self, head: bytes, prefix: str) -> ValidHead:
-        """Return the content of a client's head, and how to complete the request."""
-        valid = self.read_head(head, prefix)
-        omitted = [name for name in self._defaults if name not in valid.input_names]
-        if not omitted or not valid.batch_size:
-            return valid
-        message = kserve_pb2.ModelInferRequest.FromString(head)
-        for name in omitted:
-            shape = self._defaults[name].shape
-            message.inputs.add(
-                name=name,
-                datatype=self._inputs[name].datatype,
-                shape=(valid.batch_size, *shape) if self._max_batch_size > 0 else shape,
-            )
-        completed = message.SerializeToString()
-        rows = tuple(self._defaults[name].raw for name in omitted)
-        completion = Completion(completed, self.read_head(completed, prefix), rows)
-        return replace(valid, completion=completion)
-
     def read_head(self, head: bytes, prefix: str) -> ValidHead:
         """Return a head's batch size, shapes and payload sizes, or raise Triton's error."""
         try:
@@ -202,6 +182,8 @@ class _HeadReader:
                 raise InvalidArgument(prefix + refusal.message) from None
         # Triton checks classifications when it responds, so last.
         self._check_classes(message.outputs)
+        omitted = [name for name in self._defaults if name not in names]
+        completed_head = self._complete(message, omitted, batch_size) if omitted else b""
         return ValidHead(
             batch_size=batch_size,
             lone_bytes=sizes[0] if batch_size and len(sizes) == 1 else None,
@@ -215,7 +197,22 @@ class _HeadReader:
             length=length,
             elements=elements,
             padded_elements=padded_elements,
+            completed_head=completed_head,
+            default_rows=tuple(self._defaults[name].raw for name in omitted),
         )
+
+    def _complete(
+        self, message: kserve_pb2.ModelInferRequest, omitted: Iterable[str], batch_size: int
+    ) -> bytes:
+        """Return the head with the defaults of these inputs."""
+        for name in omitted:
+            shape = self._defaults[name].shape
+            message.inputs.add(
+                name=name,
+                datatype=self._inputs[name].datatype,
+                shape=(batch_size, *shape) if self._max_batch_size > 0 else shape,
+            )
+        return message.SerializeToString()
 
     def _check_inputs(
         self, inputs: Sequence[Input], prefix: str
