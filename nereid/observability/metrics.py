@@ -177,6 +177,12 @@ EXECUTION_SECONDS: Final = _counter(
     "Time that instances took for executions: input, inference and output",
     *_MODEL,
 )
+STEPS_SKIPPED: Final = _counter(
+    "nereid_ensemble_steps_skipped_total",
+    "Requests of an ensemble, or parts of them, whose conditions skipped a step",
+    *_MODEL,
+    "step",
+)
 FIRST_EXECUTION: Final = _gauge(
     "nereid_first_execution_seconds",
     "Duration of the first execution since the load",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from nereid.object_store.settings import store_environ
 from nereid.rpc.net.scheduler_addresses import parse_addresses
 from nereid_scheduler.control.reconciler.reconciler import Reconciler, Sources
+from nereid_scheduler.control.repository.config_files import ConfigFiles
 from nereid_scheduler.control.repository.recorded_models import NO_RECORDED_MODELS, RecordedModels
 from nereid_scheduler.control.repository.repositories import Repositories
 from nereid_scheduler.control.repository.stored_repository import open_stored_repositories
@@ -177,9 +178,12 @@ def _membership(settings: Settings) -> Membership | None:
 
 
 def _open_repositories(settings: Settings) -> Repositories:
-    paths, config_name = settings.model_repository, settings.model_config_name
-    stored = open_stored_repositories(paths, store_environ(), config_name)
-    return Repositories(paths, config_name, settings.model_namespacing, stored)
+    paths = settings.model_repository
+    config_files = ConfigFiles(
+        settings.model_config_name, settings.model_config_profile, settings.config_variables()
+    )
+    stored = open_stored_repositories(paths, store_environ(), config_files)
+    return Repositories(paths, config_files, settings.model_namespacing, stored)
 
 
 def _control_rules(settings: Settings) -> ModelControlRules:

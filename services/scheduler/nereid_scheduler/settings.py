@@ -22,6 +22,7 @@ from nereid.config.flags import (
 )
 from nereid.config.recovery import RecoverySettings
 from nereid.core.files.file_watch import FileError
+from nereid.core.variables import Variables
 from nereid.mesh_auth.settings import MeshAccessSettings
 from nereid.object_store.file_systems import missing_package
 from nereid.object_store.plans.urls import is_store_url, parse_store_url
@@ -69,6 +70,12 @@ def _store_url_error(text: str) -> str:
 def _state_name(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9._-]{0,64}", text):
         raise ValueError("expected at most 64 letters, digits, '.', '_' and '-'")
+    return text
+
+
+def _profile_name(text: str) -> str:
+    if not re.fullmatch(r"[\w-]*", text, re.ASCII):
+        raise ValueError("expected letters, digits, _ and -")
     return text
 
 
@@ -239,6 +246,15 @@ class ModelControlSettings:
         "", "which configs/<name>.pbtxt of a model to take instead of its config.pbtxt, where there"
         " is one", _plain_name,
     )  # fmt: skip
+    model_config_profile: str = flag(
+        "", "merge config.<profile>.pbtxt of a model over its configuration, where there is one",
+        _profile_name,
+    )  # fmt: skip
+    model_config_env: tuple[str, ...] = flag(
+        (), "environment variables that a configuration may name as ${NAME} if its first line is '#"
+        " nereid: variables'; a pattern such as MODEL_*, may be given several times", str,
+        repeated=True,
+    )  # fmt: skip
     disable_auto_complete_config: bool = flag(
         False, "take model configurations as they are written", boolean,
         aliases=("--strict-model-config",), bare="true",
@@ -341,6 +357,10 @@ class Settings(
             return self.scheduler_name or address
         host, port = host_and_port(address)
         return f"{socket.gethostname()}:{port}" if host in _ALL_INTERFACES else address
+
+    def config_variables(self) -> Variables:
+        """Return the environment variables that configurations of models may name."""
+        return Variables(tuple(self.model_config_env), os.environ)
 
     def backend_settings(self, backend: str) -> dict[str, str]:
         """Return a backend's settings by key. Its own settings replace those for all backends."""

@@ -10,12 +10,14 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from nereid.model_config.conditions import step_names
 from nereid.observability import metrics
 from nereid.observability.metrics_page import Histogram
 from nereid_scheduler.core.measurements.latency_histograms import BOUNDS_US
 from nereid_scheduler.pages.custom_metrics import write_custom
 from nereid_scheduler.pages.waiting_requests import waiting_by_device
 from nereid_scheduler.placement.executors.sessions import memory_of
+from nereid_scheduler.versions.ensembles.ensemble_dispatcher import EnsembleDispatcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -374,6 +376,10 @@ def _write_batches(page: Page, labels: Labels, model: ModelVersion) -> None:
     page.add_value(metrics.REFUSED, statistics.refused, labels)
     page.add_value(metrics.ERROR_RESPONSES, statistics.error_responses, labels)
     page.add_value(metrics.RETRIES, statistics.retries, labels)
+    if isinstance(model.dispatcher, EnsembleDispatcher):
+        for index, skipped in model.dispatcher.skipped_steps().items():
+            step = step_names(model.config.proto)[index]
+            page.add_value(metrics.STEPS_SKIPPED, skipped, {**labels, "step": step})
     if model.dispatcher.target is not None:
         _write_target(page, labels, model.dispatcher.target)
     ready, free = model.dispatcher.instances

@@ -135,6 +135,8 @@ class ServedModel:
     versions: dict[int, ServedVersion] = field(default_factory=dict)
     reason: str = ""
     namespace: str = ""
+    # As in FoundModel.
+    config_sources: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def plain_name(self) -> str:
@@ -380,6 +382,11 @@ class Catalogue:
         """Return the versions of a model whose unload has not begun."""
         model = self._models.get(name, ServedModel(name))
         return [served for served in model.versions.values() if not served.life.unload_begun]
+
+    def versions_in_service(self, name: str) -> list[int]:
+        """Return the versions of a model that are ready or being loaded."""
+        states = (VersionState.READY, VersionState.LOADING)
+        return [served.number for served in self.running(name) if served.life.state in states]
 
     def is_known(self, name: str) -> bool:
         """Return whether a model is in service, is being loaded, or has failed to load."""

@@ -55,6 +55,7 @@ from nereid_scheduler.versions.ensembles.step_tensors import (
     Tensor,
 )
 from nereid_scheduler.versions.ensembles.step_times import StepTimes
+from nereid_scheduler.versions.ensembles.tensor_rows import TensorRows
 from nereid_scheduler.versions.reruns.resent_requests import may_have_run
 from nereid_scheduler.versions.waits.nested_calls import NO_NESTED_CALLS
 
@@ -63,7 +64,7 @@ if TYPE_CHECKING:
 
     from nereid.model_config import ModelConfig
     from nereid_scheduler.core.requests.entry import Batch, Entry
-    from nereid_scheduler.versions.ensembles.graphs.graph import NextActions, Step, StepCall
+    from nereid_scheduler.versions.ensembles.graphs.graph import NextActions, Plan, Step, StepCall
     from nereid_scheduler.versions.model_version import ModelVersion
     from nereid_scheduler.versions.open_requests import OpenRequests
     from nereid_scheduler.versions.steps import Turns
@@ -114,6 +115,7 @@ class EnsembleDispatcher(Dispatcher):
         self._segments = RunSegments(requests.segment_owners)
         self._turns = turns
         self._name, number = requests.named
+        self._config = config
         self._decoupled = config.decoupled
         self._max_retries = context.limits.max_retries
         batcher = make_batcher(config, max_pending=context.limits.max_queue_size)
@@ -156,10 +158,15 @@ class EnsembleDispatcher(Dispatcher):
 
     def set_config(self, config: ModelConfig) -> None:
         """Set a configuration in which the ensemble is decoupled, or is not."""
+        self._config = config
         self._decoupled = config.decoupled
 
     def close(self) -> None:
         """Do nothing, as there is no timer."""
+
+    def skipped_steps(self) -> dict[int, int]:
+        """Return how often each step was skipped, by its index."""
+        return {index: each.skipped for index, each in self.step_times.items() if each.skipped}
 
     # ---- from the queue to the steps
 
@@ -199,11 +206,21 @@ class EnsembleDispatcher(Dispatcher):
         except NereidError as error:
             self._requests.fail_entry(entry, error)
             return
-        run = self._runs[entry] = EnsembleRun(batch, head, now_ns)
-        self._advance(run, run.graph.start(head.input_tensors(entry.request.payloads)))
+        run = self._runs[entry] = EnsembleRun(batch, head, now_ns, self._rows_of(entry, head.plan))
+        inputs = head.input_tensors(entry.request.payloads)
+        self._advance(run, partial(run.graph.start, inputs))
 
-    def _advance(self, run: EnsembleRun, actions: NextActions[Tensor]) -> None:
+    def _rows_of(self, entry: Entry, plan: Plan) -> TensorRows | None:
+        if not plan.conditioned:
+            return None
+        config, batch_size = self._config.proto, entry.valid.batch_size
+        return TensorRows(config, plan, self._heads.defaults, self._find_model, batch_size)
+
+    def _advance(self, run: EnsembleRun, proceed: Callable[[], NextActions[Tensor]]) -> None:
         try:
+            actions = proceed()
+            self._record_skips(run, actions.skipped)
+            self._segments.release_tensors(run, actions.released)
             for call in actions.calls:
                 self._submit_step(run, call)
             if not run.graph.finished:
@@ -228,8 +245,9 @@ class EnsembleDispatcher(Dispatcher):
         step = call.step
         heads = self._steps.get(step) or self._find_heads(run, step)
         original = run.entry.request
-        # A step of a decoupled ensemble may be called several times, so it has no fixed id.
-        number = 0 if self._decoupled else step_request_id(original.id, step.index)
+        # A step that may be called several times has no fixed id.
+        repeated = self._decoupled or call.is_repeated
+        number = 0 if repeated else step_request_id(original.id, step.index)
         parameters = original.parameters
         if run.moved:
             place = run.place_behind(call.tensors.values())
@@ -308,15 +326,26 @@ class EnsembleDispatcher(Dispatcher):
             self._segments.add_leases(run, outputs.values())
         if outputs is not None or not response.more:
             # Without outputs, such a response only announces that several may follow.
-            self._advance(run, run.graph.on_response(call, outputs, last=not response.more))
+            last = not response.more
+            self._advance(run, partial(run.graph.on_response, call, outputs, last=last))
         if self._decoupled:
             run.throttle(call, self._max_open_calls)
 
     def _record_step(self, index: int, entry: Entry, response: InferResponse) -> None:
+        failed = response.error is not None
+        self._times_of(index).record(entry.received_ns, _now_ns(), failed=failed)
+
+    def _record_skips(self, run: EnsembleRun, steps: Iterable[Step]) -> None:
+        for step in steps:
+            self._times_of(step.index).skipped += 1
+            if run.entry.trace is not None:
+                run.entry.trace.add_skipped_step(step.model)
+
+    def _times_of(self, index: int) -> StepTimes:
         times = self.step_times.get(index)
         if times is None:
             times = self.step_times[index] = StepTimes()
-        times.record(entry.received_ns, _now_ns(), failed=response.error is not None)
+        return times
 
     def _build_response(self, run: EnsembleRun, outputs: Sequence[Tensor | None]) -> InferResponse:
         """Return the response with these outputs; may raise SegmentLostError."""
@@ -367,12 +396,13 @@ class EnsembleDispatcher(Dispatcher):
             self._cancel_run(run)
 
     def _cancel_run(self, run: EnsembleRun) -> None:
-        if run.calls:
+        open_calls = bool(run.calls)
+        if open_calls:
             # A model may be in the middle of responding to several of these calls.
             self._turns.call_soon(_cancel_calls, list(run.calls.values()))
             # The calls refer to the run, and would keep the request in memory.
             run.calls.clear()
-        self._segments.discard(run)
+        self._segments.return_all(run, discard=open_calls)
 
     def _has_lost_inputs(self, run: EnsembleRun, tensors: Iterable[Tensor]) -> bool:
         """Return whether the inputs of a failed step were lost, and the request may run again."""

@@ -77,6 +77,11 @@ class Validator:
             or len(payloads[0]) != valid.lone_bytes
         ):
             self.check_sizes(valid, payloads, request.request_id)
+        if valid.completed_head:
+            defaults = [row * valid.batch_size for row in valid.default_rows]
+            request.payloads = payloads = [*payloads, *defaults]
+            request.head = valid.completed_head
+            valid = self.check(valid.completed_head, request.request_id)
         key = valid.shape_key
         if valid.shape_tensors:
             key = (key, *(payloads[index] for index in valid.shape_tensors))
@@ -138,6 +143,9 @@ class _HeadReader:
         self._outputs = {spec.name: spec.datatype for spec in config.outputs}
         self._required_names = [spec.name for spec in config.inputs if not spec.optional]
         self._required = len(self._required_names)
+        self._defaults = {
+            spec.name: spec.default for spec in config.inputs if spec.default is not None
+        }
         self._padding = config.padding
         self._batches_by_tokens = (
             config.batching is not None and config.batching.max_batch_tokens > 0
@@ -175,6 +183,8 @@ class _HeadReader:
                 raise InvalidArgument(prefix + refusal.message) from None
         # Triton checks classifications when it responds, so last.
         self._check_classes(message.outputs)
+        omitted = [name for name in self._defaults if name not in names]
+        completed_head = self._complete(message, omitted, batch_size) if omitted else b""
         return ValidHead(
             batch_size=batch_size,
             lone_bytes=sizes[0] if batch_size and len(sizes) == 1 else None,
@@ -188,7 +198,22 @@ class _HeadReader:
             length=length,
             elements=elements,
             padded_elements=padded_elements,
+            completed_head=completed_head,
+            default_rows=tuple(self._defaults[name].raw for name in omitted),
         )
+
+    def _complete(
+        self, message: kserve_pb2.ModelInferRequest, omitted: Iterable[str], batch_size: int
+    ) -> bytes:
+        """Return the head with the defaults of these inputs."""
+        for name in omitted:
+            shape = self._defaults[name].shape
+            message.inputs.add(
+                name=name,
+                datatype=self._inputs[name].datatype,
+                shape=(batch_size, *shape) if self._max_batch_size > 0 else shape,
+            )
+        return message.SerializeToString()
 
     def _check_inputs(
         self, inputs: Sequence[Input], prefix: str
