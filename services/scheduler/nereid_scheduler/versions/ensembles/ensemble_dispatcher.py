@@ -47,7 +47,9 @@ from nereid_scheduler.core.requests.entry import about
 from nereid_scheduler.core.requests.execution import Execution
 from nereid_scheduler.versions.dispatcher import Dispatcher
 from nereid_scheduler.versions.ensembles.ensemble_run import EnsembleRun
+from nereid_scheduler.versions.ensembles.graphs.graph import NextActions
 from nereid_scheduler.versions.ensembles.run_segments import RunSegments, are_lost
+from nereid_scheduler.versions.ensembles.step_limits import StepLimits
 from nereid_scheduler.versions.ensembles.step_tensors import (
     MAX_HEADS,
     EnsembleHeads,
@@ -63,7 +65,7 @@ if TYPE_CHECKING:
 
     from nereid.model_config import ModelConfig
     from nereid_scheduler.core.requests.entry import Batch, Entry
-    from nereid_scheduler.versions.ensembles.graphs.graph import NextActions, Step, StepCall
+    from nereid_scheduler.versions.ensembles.graphs.graph import Step, StepCall
     from nereid_scheduler.versions.model_version import ModelVersion
     from nereid_scheduler.versions.open_requests import OpenRequests
     from nereid_scheduler.versions.steps import Turns
@@ -124,6 +126,7 @@ class EnsembleDispatcher(Dispatcher):
         self.step_times: dict[int, StepTimes] = {}
         configured = config.proto.ensemble_scheduling.max_inflight_requests
         self._max_open_calls = configured or _MAX_OPEN_CALLS
+        self._step_limits = StepLimits(configured)
 
     def set_flow(self, entry: Entry, *, paused: bool) -> None:
         """Pause the steps of a client that cannot keep up with responses, or resume them."""
@@ -172,7 +175,12 @@ class EnsembleDispatcher(Dispatcher):
         self._turns.wake()
 
     def dispatch(self, now_ns: int) -> int | None:
-        """Begin to run all queued requests; return when the next step is due."""
+        """Submit the steps that may go now, begin all queued requests; return when to go on."""
+        while (waiting := self._step_limits.next_call()) is not None:
+            run, call = waiting
+            actions: NextActions[Tensor] = NextActions()
+            actions.calls.append(call)
+            self._advance(run, actions)
         while (batch := self.batcher.next_batch(now_ns, 1)) is not None:
             self._start_run(batch, now_ns)
         return self.batcher.wake_at_ns(now_ns)
@@ -190,7 +198,8 @@ class EnsembleDispatcher(Dispatcher):
     def _advance(self, run: EnsembleRun, actions: NextActions[Tensor]) -> None:
         try:
             for call in actions.calls:
-                self._submit_step(run, call)
+                if not self._step_limits.must_wait(run, call):
+                    self._submit_step(run, call)
             if not run.graph.finished:
                 for outputs in actions.responses:
                     self._send_partial(run, self._build_response(run, outputs))
@@ -244,6 +253,7 @@ class EnsembleDispatcher(Dispatcher):
         on_response = partial(self._on_step_response, run, call)
         entry = heads.model.submit(request, on_response)
         run.calls[call] = heads, entry
+        self._step_limits.add_open(call)
         if request.caller:
             # A model that has called the ensemble waits for the ensemble's steps.
             self._nested_calls.add_call(request, entry)
@@ -257,6 +267,7 @@ class EnsembleDispatcher(Dispatcher):
         heads, entry = run.on_response(call, response)
         if not response.more:
             self._record_step(call.step.index, entry, response)
+            self._end_call(call)
         if response.error is not None:
             if self._has_lost_inputs(run, call.tensors.values()):
                 self._restart_run(run)
@@ -284,6 +295,10 @@ class EnsembleDispatcher(Dispatcher):
             self._advance(run, run.graph.on_response(call, outputs, last=not response.more))
         if self._decoupled:
             run.throttle(call, self._max_open_calls)
+
+    def _end_call(self, call: StepCall[Tensor]) -> None:
+        if self._step_limits.end(call):
+            self._turns.ask()
 
     def _record_step(self, index: int, entry: Entry, response: InferResponse) -> None:
         times = self.step_times.get(index)
@@ -340,7 +355,10 @@ class EnsembleDispatcher(Dispatcher):
             self._cancel_run(run)
 
     def _cancel_run(self, run: EnsembleRun) -> None:
+        self._step_limits.remove_waiting(run)
         if run.calls:
+            for call in run.calls:
+                self._end_call(call)
             # A model may be in the middle of responding to several of these calls.
             self._turns.call_soon(_cancel_calls, list(run.calls.values()))
             # The calls refer to the run, and would keep the request in memory.
