@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 # Folder names such as v1, version-1 and 01 are no versions, but are probably meant to be.
 _NEARLY_VERSION: Final = re.compile(r"(?:v|ver|version)?[-_.]?0*(\d+)", re.IGNORECASE)
-_FILE_NAMES: Final = {known.backend: known.filename for known in KNOWN_BACKENDS}
+# By backend: the first of several.
+_FILE_NAMES: Final = {known.backend: known.filename for known in reversed(KNOWN_BACKENDS)}
 _ALL_FILE_NAMES: Final = frozenset(known.filename for known in KNOWN_BACKENDS)
 _PLATFORMS: Final = (*(known.platform for known in KNOWN_BACKENDS), ENSEMBLE_PLATFORM)
 _OF_THE_WORKER: Final = frozenset({"c_python_backend_utils", "triton_python_backend_utils"})
