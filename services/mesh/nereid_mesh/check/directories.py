@@ -212,6 +212,14 @@ def _backend_name(config: ModelConfig, offered: Collection[str]) -> Iterator[Fin
             )
 
 
+def _file_name_hint(name: str, config: ModelConfig | None) -> str:
+    if config is not None and name != _FILE_NAMES.get(config.backend):
+        for known in KNOWN_BACKENDS:
+            if (known.backend, known.filename) == (config.backend, name):
+                return f'set platform: "{known.platform}"'
+    return f'rename it, or set default_model_filename: "{name}"'
+
+
 def version_findings(
     version: Path, config: ModelConfig | None, *, is_completed: bool
 ) -> Iterator[Finding]:
@@ -251,7 +259,7 @@ def version_findings(
             Severity.WARNING,
             "model-file-name",
             f"version {version.name} has '{near[0]}' where '{wanted}' is expected",
-            f'rename it, or set default_model_filename: "{near[0]}"',
+            _file_name_hint(near[0], config),
         )
 
 
