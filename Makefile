@@ -120,6 +120,7 @@ check: dev  ## Format, lint, types, import rules, words, generated files and plo
 	$(BIN)/python scripts/metric_reference.py --check
 	$(BIN)/python scripts/recovery_reference.py --check
 	$(BIN)/python scripts/route_reference.py --check
+	$(BIN)/python scripts/triton_reference.py --check
 	$(BIN)/python scripts/values_reference.py --check
 	$(BIN)/python -m benchmarks.page --check
 
@@ -135,6 +136,7 @@ docs: dev  ## Generate docs/reference from the code that declares flags, metrics
 	$(BIN)/python scripts/metric_reference.py
 	$(BIN)/python scripts/recovery_reference.py
 	$(BIN)/python scripts/route_reference.py
+	$(BIN)/python scripts/triton_reference.py
 	$(BIN)/python scripts/values_reference.py
 
 # In an environment of its own: no test needs it.

@@ -188,7 +188,11 @@ class ModelControl:
         """
         self._require_explicit()
         require_allowed_files(override, allowed=self._rules.allow_model_files)
-        if "/" in name or name in (".", ".."):
+        if not name.strip():
+            raise InvalidArgument(
+                "Model name cannot be empty. Please enter a valid name to deploy."
+            )
+        if "/" in name or name.strip() in (".", ".."):
             raise InvalidArgument(
                 f"invalid model name '{name}', model name must not contain path traversal"
                 " characters"

@@ -47,7 +47,9 @@ from nereid_scheduler.core.requests.entry import about
 from nereid_scheduler.core.requests.execution import Execution
 from nereid_scheduler.versions.dispatcher import Dispatcher
 from nereid_scheduler.versions.ensembles.ensemble_run import EnsembleRun
+from nereid_scheduler.versions.ensembles.graphs.graph import NextActions
 from nereid_scheduler.versions.ensembles.run_segments import RunSegments, are_lost
+from nereid_scheduler.versions.ensembles.step_limits import StepLimits
 from nereid_scheduler.versions.ensembles.step_tensors import (
     MAX_HEADS,
     EnsembleHeads,
@@ -64,7 +66,7 @@ if TYPE_CHECKING:
 
     from nereid.model_config import ModelConfig
     from nereid_scheduler.core.requests.entry import Batch, Entry
-    from nereid_scheduler.versions.ensembles.graphs.graph import NextActions, Plan, Step, StepCall
+    from nereid_scheduler.versions.ensembles.graphs.graph import Plan, Step, StepCall
     from nereid_scheduler.versions.model_version import ModelVersion
     from nereid_scheduler.versions.open_requests import OpenRequests
     from nereid_scheduler.versions.steps import Turns
@@ -135,6 +137,7 @@ class EnsembleDispatcher(Dispatcher):
         self.step_times: dict[int, StepTimes] = {}
         configured = config.proto.ensemble_scheduling.max_inflight_requests
         self._max_open_calls = configured or _MAX_OPEN_CALLS
+        self._step_limits = StepLimits(configured)
 
     def set_flow(self, entry: Entry, *, paused: bool) -> None:
         """Pause the steps of a client that cannot keep up with responses, or resume them."""
@@ -194,7 +197,12 @@ class EnsembleDispatcher(Dispatcher):
         self._turns.wake()
 
     def dispatch(self, now_ns: int) -> int | None:
-        """Begin to run all queued requests; return when the next step is due."""
+        """Submit the steps that may go now, begin all queued requests; return when to go on."""
+        while (waiting := self._step_limits.next_call()) is not None:
+            run, call = waiting
+            actions: NextActions[Tensor] = NextActions()
+            actions.calls.append(call)
+            self._advance(run, partial(_unchanged, actions))
         while (batch := self.batcher.next_batch(now_ns, 1)) is not None:
             self._start_run(batch, now_ns)
         return self.batcher.wake_at_ns(now_ns)
@@ -222,7 +230,8 @@ class EnsembleDispatcher(Dispatcher):
             self._record_skips(run, actions.skipped)
             self._segments.release_tensors(run, actions.released)
             for call in actions.calls:
-                self._submit_step(run, call)
+                if not self._step_limits.must_wait(run, call):
+                    self._submit_step(run, call)
             if not run.graph.finished:
                 for outputs in actions.responses:
                     self._send_partial(run, self._build_response(run, outputs))
@@ -274,6 +283,7 @@ class EnsembleDispatcher(Dispatcher):
         on_response = partial(self._on_step_response, run, call)
         entry = heads.model.submit(request, on_response)
         run.calls[call] = heads, entry
+        self._step_limits.add_open(call)
         if request.caller:
             # A model that has called the ensemble waits for the ensemble's steps.
             self._nested_calls.add_call(request, entry)
@@ -302,6 +312,7 @@ class EnsembleDispatcher(Dispatcher):
         heads, entry = run.on_response(call, response)
         if not response.more:
             self._record_step(call.step.index, entry, response)
+            self._end_call(call)
         if response.error is not None:
             if self._has_lost_inputs(run, call.tensors.values()):
                 self._restart_run(run)
@@ -330,6 +341,10 @@ class EnsembleDispatcher(Dispatcher):
             self._advance(run, partial(run.graph.on_response, call, outputs, last=last))
         if self._decoupled:
             run.throttle(call, self._max_open_calls)
+
+    def _end_call(self, call: StepCall[Tensor]) -> None:
+        if self._step_limits.end(call):
+            self._turns.ask()
 
     def _record_step(self, index: int, entry: Entry, response: InferResponse) -> None:
         failed = response.error is not None
@@ -396,8 +411,11 @@ class EnsembleDispatcher(Dispatcher):
             self._cancel_run(run)
 
     def _cancel_run(self, run: EnsembleRun) -> None:
+        self._step_limits.remove_waiting(run)
         open_calls = bool(run.calls)
         if open_calls:
+            for call in run.calls:
+                self._end_call(call)
             # A model may be in the middle of responding to several of these calls.
             self._turns.call_soon(_cancel_calls, list(run.calls.values()))
             # The calls refer to the run, and would keep the request in memory.
@@ -440,6 +458,10 @@ def _outputs_of(
     if stated is None and not run.moved:
         return outputs
     return run.place_outputs(entry, outputs, stated)
+
+
+def _unchanged(actions: NextActions[Tensor]) -> NextActions[Tensor]:
+    return actions
 
 
 def _cancel_calls(calls: Iterable[tuple[StepHeads, Entry]]) -> None:

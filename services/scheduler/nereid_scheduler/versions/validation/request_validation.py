@@ -7,7 +7,6 @@ It never reads the content of a tensor. The error texts and the order of the che
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
@@ -367,8 +366,12 @@ def _count_elements(shapes: dict[str, tuple[int, ...]]) -> int:
 
 
 def _repeated(names: Sequence[str]) -> str:
-    counts = Counter(names)
-    return next(name for name in names if counts[name] > 1)
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    raise AssertionError("no name is repeated")
 
 
 def _quoted(names: Iterable[str]) -> str:

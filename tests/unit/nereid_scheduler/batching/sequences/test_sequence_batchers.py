@@ -542,11 +542,13 @@ def test_minimum_slot_utilization_delays_a_batch() -> None:
 
 def test_a_correlation_id_must_be_of_the_control_tensors_kind() -> None:
     site = SequenceSite(DIRECT + CONTROLS)
-    assert "must be an unsigned integer" in site.refused("text", "s").message
+    assert site.refused("text", "s").message.startswith(
+        "[request id: <id_unknown>] sequence batching control 'CORRID' data-type is 'BYTES', but "
+    )
     assert "non-empty correlation ID" in site.refused("", "s").message
     text = CONTROLS.replace("TYPE_UINT32", "TYPE_STRING")
     site = SequenceSite(DIRECT + text)
-    assert "must be a string" in site.refused(1, "s").message
+    assert site.refused(1, "s").message.endswith("is 'UINT64', but model 'm' expects 'BYTES'")
     assert "non-zero or non-empty" in site.refused(0, "s").message
     entry = site.enqueue("é", "s")
     assert entry.request.payloads[-1] == b"\2\0\0\0" + "é".encode()

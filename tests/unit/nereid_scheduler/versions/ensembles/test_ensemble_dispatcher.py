@@ -127,13 +127,16 @@ class World:
         labels: dict[str, tuple[str, ...]] | None = None,
         max_entries: int = 1024,
         more: str = "",
+        max_inflight: int = 0,
     ) -> None:
         segment_owners, self.executor = SegmentOwners("here"), LendingExecutor()
         segment_owners.add_owner(self.executor)
         loop = Steps()
         self.models = {name: Model(name, self.executor, segment_owners, loop) for name in "abc"}
         tensors = [f"{name} UINT8 -1" for name in outputs.split()]
-        text = ensemble_config(["x UINT8 -1"], tensors, steps, more)
+        text = ensemble_config(["x UINT8 -1"], tensors, steps, more).replace(
+            "ensemble_scheduling {", f"ensemble_scheduling {{ max_inflight_requests: {max_inflight}"
+        )
         config = model_of(text, name="e", backend="")
         limits = QueueLimits(max_retries=1)
         self.recorder = Recorder("scheduler", "s", 30)
@@ -161,6 +164,7 @@ class World:
         parameters: dict[str, Parameter] | None = None,
         *,
         wants_timings: bool = False,
+        caller: int = 0,
         **classes: Classification,
     ) -> None:
         head = kserve_pb2.ModelInferRequest(model_name="e")
@@ -171,6 +175,7 @@ class World:
                 request_classification(output, classes[name])
         request = InferRequest(1, head.SerializeToString(), [b"x"], parameters=parameters)
         request.wants_timings = wants_timings
+        request.caller = caller
         self.entry = self.ensemble.submit(request, self.responses.append)
         await turn()
 
@@ -609,4 +614,64 @@ async def test_a_condition_whose_tensor_is_lost_makes_it_again() -> None:
     assert it.models["a"].stream.sent[-1] is not batch
     await it.response("a", b"\0")
     assert len(it.models["c"].stream.sent) == 1
+
+
+def _sent(model: Model) -> int:
+    return len(model.stream.sent)
+
+
+async def test_calls_of_a_step_are_limited_over_all_requests() -> None:
+    it = World(CHAIN, max_inflight=1)
+    for _ in range(3):
+        await it.ask()
+    # The first step of the others waits until the first one's has ended, that of `b` does not.
+    for sent in range(1, 4):
+        assert _sent(it.models["a"]) == sent
+        await it.response("a", b"m")
+    assert _sent(it.models["b"]) == 1
+    for responded in range(1, 4):
+        await it.response("b", b"y")
+        assert len(it.responses) == responded
+    assert all(response.error is None for response in it.responses)
+
+
+@pytest.mark.parametrize("which", ["open", "waiting"])
+async def test_a_request_that_ends_leaves_its_place_to_those_that_wait(which: str) -> None:
+    it = World(CHAIN, max_inflight=1)
+    await it.ask()
+    first = it.entry
+    await it.ask()
+    second = it.entry
+    await it.ask()
+    it.ensemble.cancel(first if which == "open" else second)
+    await turn()
+    await turn()
+    if which == "waiting":
+        await it.response("a", b"m")
+        await it.response("b", b"y")
+    else:
+        # The instance still works on the cancelled request.
+        await it.response("a", b"n")
+    for _ in range(2 if which == "open" else 1):
+        await it.response("a", b"m")
+        await it.response("b", b"y")
+    assert len(it.responses) == 2
+    assert all(response.error is None for response in it.responses)
+
+
+async def test_a_step_that_fails_leaves_its_place_to_those_that_wait() -> None:
+    it = World(CHAIN, max_inflight=1)
+    await it.ask()
+    await it.ask()
+    await it.response("a", error_status=ErrorStatus(13, "no", accepted=True))
+    await it.response("a", b"m")
+    await it.response("b", b"y")
+    assert [response.error is None for response in it.responses] == [False, True]
+
+
+async def test_requests_of_models_wait_for_no_place() -> None:
+    it = World(CHAIN, max_inflight=1)
+    await it.ask()
+    await it.ask(caller=7)
+    assert len(it.models["a"].model.requests) == 2
     await it.close()

@@ -107,7 +107,7 @@ def test_unknown_outputs_come_before_missing_inputs() -> None:
 
 def test_duplicate_inputs_come_before_unknown_outputs() -> None:
     assert "input 'A' already exists" in text_of(TWO, a(1, 1), a(1, 1), outputs=("Y", "Y"))
-    assert "output 'Y' already exists" in text_of(TWO, a(1, 1), outputs=("Z", "Y", "Y"))
+    assert "output 'Y' already exists" in text_of(TWO, a(1, 1), outputs=("Z", "Y", "Y", "Z"))
 
 
 def test_errors_carry_the_request_id() -> None:

@@ -34,10 +34,12 @@ if TYPE_CHECKING:
     from nereid_gateway.core.tensors.jobs import RunJob
     from nereid_gateway.core.tensors.string_elements import StringInput
 
-_NUMBER: Final = re.compile(rb"\s*([+-]?)0*([0-9]*)")
+_NUMBER: Final = re.compile(rb"\s*([+-]?)([0-9]+)")
 # int() takes quadratic time and refuses numbers of more than some thousand digits.
 _MAX_DIGITS: Final = 100
+_INT32: Final = range(-(1 << 31), 1 << 31)
 _PLAIN_DIGITS: Final = 16
+_HEADER_LENGTH: Final = "Inference-Header-Content-Length"
 # The largest number that fits into the protocol's 64 bits.
 _MAX_CLASSES: Final = (1 << 63) - 1
 _ID: Final = re.compile(rb'\{\s*"id"\s*:\s*"([^"\\\x00-\x1f]*)"\s*(,)')
@@ -86,21 +88,28 @@ _NO_HEADER: Final = ParsedHeader(NOTHING_CHECKED, "", None, 0, 0, (), (), (), DE
 def header_length(text: bytes | None, body_size: int) -> int:
     """Return the length of the JSON header, or 0 for a raw request.
 
-    As on Triton, the text is read as atoi() reads it. Without a text, the header is the whole body.
-    Raises InvalidArgument if the header is longer than the body.
+    As on Triton, the text is read as std::stoi() reads it. Without a text, the header is the whole
+    body. Raises InvalidArgument if it is no number, or the header is longer than the body.
     """
     if text is None:
         return body_size
     if len(text) < _PLAIN_DIGITS and text.isdigit() and (length := int(text)) <= body_size:
         return length
     match = _NUMBER.match(text)
-    sign, digits = match.groups() if match else (b"", b"")
-    length = int(digits[:_MAX_DIGITS] or b"0")
-    if sign == b"-":
-        length = -length
-    if not 0 <= length <= body_size or len(digits) > _MAX_DIGITS:
+    said = text.decode(errors="replace")
+    if match is None:
+        raise InvalidArgument(f"Unable to parse {_HEADER_LENGTH}, got: {said}", accepted=True)
+    sign, digits = match[1], match[2].lstrip(b"0") or b"0"
+    length = int(sign + digits) if len(digits) < _MAX_DIGITS else _INT32.stop
+    if length not in _INT32:
         raise InvalidArgument(
-            f"inference header size should be in range (0, {body_size}), got: {length}",
+            f"Unable to parse {_HEADER_LENGTH}, value is out of range "
+            f"[ {_INT32[0]}, {_INT32[-1]} ], got: {said}",
+            accepted=True,
+        )
+    if not 0 <= length <= body_size:
+        raise InvalidArgument(
+            f"inference header size should be in range (0, {body_size}), got: {said}",
             accepted=True,
         )
     return length
@@ -326,8 +335,6 @@ class _HeaderParser:
         self._inline_inputs: list[HeadInput] = []
         self._classes: dict[str, int] = {}
         self._input_ranges: list[tuple[int, RegionRange]] = []
-        # Key: an output. Value: its range, or None. If an output is requested twice, the first
-        # counts.
         self._output_ranges: list[tuple[str, RegionRange]] = []
 
     def parse(self, document: Any) -> ParsedHeader:
