@@ -309,6 +309,8 @@ class _ModelReader:
             self._read_directory()
             draft = self._read_config()
             if self._versions is not None:
+                # Without SetInParent(), a policy of no versions would be that of the latest.
+                draft.version_policy.specific.SetInParent()
                 draft.version_policy.specific.versions[:] = self._versions
             versions = select_versions(draft.version_policy, self._available)
             if not versions:
