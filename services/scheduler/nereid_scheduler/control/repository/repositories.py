@@ -297,7 +297,7 @@ class _ModelReader:
         self._config_files = config_files
         self._available: tuple[int, ...] = ()
         self._file_digests: dict[int, bytes] = {}
-        # Contents by path, the lowest first. All in one digest.
+        # Contents by path, the lowest first.
         self._config_texts: dict[str, bytes] = {}
         self._sources: Mapping[str, str] = {}
         self._export = ""
@@ -358,7 +358,7 @@ class _ModelReader:
             return found
         texts = {number: folder.text_files(self._export or str(number)) for number in versions}
         export_files = {}
-        if self._override is None and not self._config_texts and not folder.url:
+        if self._override is None and not any(self._config_texts.values()) and not folder.url:
             export_files = {number: _small_files(files) for number, files in texts.items()}
         return replace(found, text_files=texts, export_files=export_files)
 
