@@ -74,6 +74,14 @@ DIFFERENCES: Final = (
         "Ids that are no UTF-8 text are returned with a question mark",
         ("http/json/bad-utf8", "http/json/surrogate"),
     ),
+    Difference(
+        "An output that is requested twice is refused",
+        (
+            *("http/outputs/twice*", "grpc/outputs/twice", "grpc/outputs/plain-then-class"),
+            *("grpc/outputs/class-then-plain", "grpc/outputs/class-then-class"),
+        ),
+    ),
+    Difference("Health of an unknown service is NOT_FOUND", ("grpc/control/health-of-service",)),
     Difference("Half a surrogate pair is refused", ("http/json/data-low-surrogate",)),
     Difference(
         "An error of a raw request names the model's input",

@@ -30,12 +30,13 @@ from nereid.model_config import (
 from nereid.model_config.overlays import ConfigFile, read_config_files
 from nereid.object_store.errors import StoreError
 from nereid.pb import model_config_pb2 as config_pb
-from nereid.text.files import TOKENIZERS
+from nereid.text.files import LARGE
 from nereid_scheduler.control.repository.config_files import ConfigFiles
 from nereid_scheduler.control.repository.model_folder import (
     LocalFolder,
     find_export,
     refuse_package,
+    refuse_stored_export,
     version_numbers,
 )
 from nereid_scheduler.core.models.dependencies import (
@@ -268,15 +269,18 @@ def _is_model(path: Path) -> bool:
 
 
 def _small_files(texts: TextFiles) -> dict[str, bytes]:
-    """Return the contents of files of text models, without those of tokenizers.
+    """Return the contents of files of text models, without those of large ones.
 
     If one is too large or unreadable, return none: the model can be served without them.
     """
     try:
         return {
-            name: b"" if name in TOKENIZERS else texts.read_file(name, _MAX_SMALL_BYTES)
+            name: b"" if name in LARGE else texts.read_file(name, _MAX_SMALL_BYTES)
             for name in texts.states
         }
+    except StoreError:
+        # Another attempt may succeed.
+        raise
     except OSError as error:
         _log.debug("no padding is added to an export: %s", error)
         return {}
@@ -358,7 +362,7 @@ class _ModelReader:
             return found
         texts = {number: folder.text_files(self._export or str(number)) for number in versions}
         export_files = {}
-        if self._override is None and not any(self._config_texts.values()) and not folder.url:
+        if self._override is None and not any(self._config_texts.values()):
             export_files = {number: _small_files(files) for number, files in texts.items()}
         return replace(found, text_files=texts, export_files=export_files)
 
@@ -381,6 +385,7 @@ class _ModelReader:
         self._available = tuple(version_numbers(self._folder.subfolders()))
         if not self._available and not self._folder.has_file(CONFIG_FILE):
             refuse_package(self._folder)
+            refuse_stored_export(self._folder)
         # Make digests before the load: a file that is written during the load is then a change.
         for number in self._available:
             self._file_digests[number] = self._folder.digest(number)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _MAX_FILE_BYTES: Final = 16 << 20
+_MAX_KEPT_BYTES: Final = 256 << 10
 _READS_AT_A_TIME: Final = 16
 # Seconds to wait for one model, for all names (each load asks for them), and for all objects.
 _LIMIT_S: Final = 10.0
@@ -102,10 +103,13 @@ class StoredFolder:
         paths = find_text_files(place, self.has_file)
 
         def read(name: str, limit: int) -> bytes:
-            stored = objects[paths[name]]
+            stored, key = objects[paths[name]], f"{self.path.name}/{paths[name]}"
             if stored.size > limit:
                 raise OSError(errno.EFBIG, f"it has more than {limit} bytes", name)
-            return self._repository.read_once(f"{self.path.name}/{paths[name]}", stored)
+            if stored.size > _MAX_KEPT_BYTES:
+                return self._repository.read_once(key, stored)
+            # Each listing asks for the small files of models without a configuration.
+            return self._repository.read(key, stored)
 
         states = {name: f"{objects[path].size}:{objects[path].tag}" for name, path in paths.items()}
         return TextFiles(states, read)

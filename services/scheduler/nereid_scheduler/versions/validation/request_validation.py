@@ -7,6 +7,7 @@ It never reads the content of a tensor. The error texts and the order of the che
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import DecodeError
@@ -158,7 +159,7 @@ class _HeadReader:
             raise Internal("a request's head is damaged") from error
         inputs = message.inputs
         names = tuple(tensor.name for tensor in inputs)
-        self._check_names(names, {tensor.name for tensor in message.outputs}, prefix)
+        self._check_names(names, [tensor.name for tensor in message.outputs], prefix)
         try:
             batch_size, shapes, sizes = self._check_inputs(inputs, prefix)
         except InvalidArgument:
@@ -227,12 +228,14 @@ class _HeadReader:
             sizes.append(size)
         return batch_size, shapes, sizes
 
-    def _check_names(self, names: Sequence[str], outputs: Iterable[str], prefix: str) -> None:
-        seen: set[str] = set()
-        for name in names:
-            if name in seen:
-                raise InvalidArgument(f"{prefix}input '{name}' already exists in request")
-            seen.add(name)
+    def _check_names(self, names: Sequence[str], outputs: Sequence[str], prefix: str) -> None:
+        seen = set(names)
+        if len(seen) < len(names):
+            raise InvalidArgument(f"{prefix}input '{_repeated(names)}' already exists in request")
+        if len(outputs) > 1 and len(set(outputs)) < len(outputs):
+            raise InvalidArgument(
+                f"{prefix}output '{_repeated(outputs)}' already exists in request"
+            )
         for name in sorted(outputs):
             if name not in self._outputs:
                 raise InvalidArgument(
@@ -361,6 +364,11 @@ class _HeadReader:
 
 def _count_elements(shapes: dict[str, tuple[int, ...]]) -> int:
     return sum(datatypes.element_count(shape) for shape in shapes.values())
+
+
+def _repeated(names: Sequence[str]) -> str:
+    counts = Counter(names)
+    return next(name for name in names if counts[name] > 1)
 
 
 def _quoted(names: Iterable[str]) -> str:

@@ -565,6 +565,21 @@ def test_a_delay_waits_for_other_sequences() -> None:
     assert site.rows() == [first, second]
 
 
+def test_a_start_never_overtakes_the_end_in_its_slot() -> None:
+    site = SequenceSite(OLDEST, max_batch_size=4)
+    begun = [site.enqueue(1, "s"), site.enqueue(2, "s")]
+    assert site.rows() == begun
+    waiting = site.enqueue(3, "s", shape="long")
+    site.finish(*begun)
+    goes_on = site.enqueue(2, shape="long")
+    ends = site.enqueue(1, "e", shape="short")
+    assert site.rows() == [goes_on]
+    site.finish(goes_on)
+    assert site.rows() == [ends]
+    site.finish(ends)
+    assert site.rows() == [waiting]
+
+
 def test_requests_expire_in_the_backlog_with_their_sequence() -> None:
     site = SequenceSite("oldest { max_candidate_sequences: 1 }")
     site.enqueue(1, "s")

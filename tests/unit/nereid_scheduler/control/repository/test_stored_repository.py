@@ -5,7 +5,7 @@ from threading import Event
 
 import pytest
 
-from nereid.core.errors import Internal, Unavailable
+from nereid.core.errors import Internal, InvalidArgument, Unavailable
 from nereid.object_store.errors import ObjectChangedError, StoreError
 from nereid.object_store.plans.listing import StoredObject
 from nereid_scheduler.control.repository.config_files import ConfigFiles
@@ -87,16 +87,39 @@ def test_changes(it: Fixture, key: str) -> None:
 
 
 def test_text_files_are_those_of_the_listing(it: Fixture) -> None:
-    it.files.objects["b/models/m/tokenizer.json"] = b"shared"
+    large = b"shared" * 60_000
+    it.files.objects["b/models/m/tokenizer.json"] = large
     it.files.objects["b/models/m/2/config.json"] = b"own"
     it.files.objects["b/models/m/1/text.json"] = b"of another version"
     texts = it.scan()["m"].text_files[2]
-    assert texts.read() == {"tokenizer.json": b"shared", "config.json": b"own"}
+    assert texts.read() == {"tokenizer.json": large, "config.json": b"own"}
     with pytest.raises(OSError, match="more than 5 bytes"):
         texts.read_file("tokenizer.json", 5)
-    it.files.objects["b/models/m/tokenizer.json"] = b"SHARED"
+    it.files.objects["b/models/m/tokenizer.json"] = large.upper()
     with pytest.raises(ObjectChangedError):
         texts.read()
+
+
+def test_a_model_without_a_configuration_is_completed_like_an_export(it: Fixture) -> None:
+    objects = it.files.objects
+    objects["b/models/n/1/model.onnx"] = b"graph"
+    objects["b/models/n/config.json"] = b"[]"
+    objects["b/models/n/tokenizer.json"] = b"large"
+    files = {1: {"config.json": b"[]", "tokenizer.json": b""}}
+    assert it.scan()["n"].export_files == files
+    reads = it.files.reads.copy()
+    assert it.scan()["n"].export_files == files
+    assert it.files.reads == reads
+    objects["b/models/n/config.pbtxt"] = CONFIG
+    assert it.scan()["n"].export_files == {}
+
+
+def test_an_export_in_a_store_needs_a_version(it: Fixture) -> None:
+    it.files.objects["b/models/n/onnx/model.onnx"] = b"graph"
+    it.files.objects["b/models/n/config.json"] = b"{}"
+    error = it.scan()["n"].error
+    assert isinstance(error, InvalidArgument)
+    assert "in an object store its onnx/model.onnx belongs into a folder '1'" in error.message
 
 
 def test_a_listing_that_fails_changes_nothing(it: Fixture) -> None:

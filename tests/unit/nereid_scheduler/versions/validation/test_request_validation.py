@@ -106,12 +106,8 @@ def test_unknown_outputs_come_before_missing_inputs() -> None:
 
 
 def test_duplicate_inputs_come_before_unknown_outputs() -> None:
-    assert "already exists" in text_of(TWO, a(1, 1), a(1, 1), outputs=("Z",))
-
-
-def test_duplicate_outputs_are_one() -> None:
-    head = head_of([a(1, 16)], ["Y", "Y"])
-    assert FIXED.check(head).batch_size == 1
+    assert "input 'A' already exists" in text_of(TWO, a(1, 1), a(1, 1), outputs=("Y", "Y"))
+    assert "output 'Y' already exists" in text_of(TWO, a(1, 1), outputs=("Z", "Y", "Y"))
 
 
 def test_errors_carry_the_request_id() -> None:
@@ -164,7 +160,10 @@ class TestHeads:
             checker.check(head_of([a(1, width)]))
             assert len(checker._valid_heads) <= 4
         assert checker.check(first) is not valid
-        long = head_of([a(1, 1)], ["Y"] * 2000)
+        output = "Y" * 5000
+        wide = OUTPUT.replace('"Y"', f'"{output}"')
+        checker = Validator(model_of(f"{spec('A', '-1')} {wide}"))
+        long = head_of([a(1)], [output])
         assert checker.check(long) is not checker.check(long)
 
 

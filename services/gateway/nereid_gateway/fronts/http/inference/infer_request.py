@@ -328,7 +328,7 @@ class _HeaderParser:
         self._input_ranges: list[tuple[int, RegionRange]] = []
         # Key: an output. Value: its range, or None. If an output is requested twice, the first
         # counts.
-        self._output_ranges: dict[str, RegionRange | None] = {}
+        self._output_ranges: list[tuple[str, RegionRange]] = []
 
     def parse(self, document: Any) -> ParsedHeader:
         members = document if type(document) is dict else {}
@@ -340,16 +340,14 @@ class _HeaderParser:
         outputs = parser.array_member(members, "outputs") if "outputs" in members else ()
         request_head.check_count("outputs", len(outputs), self._model)
         names = [self._parse_output(output) for output in outputs]
-        # If an output is requested twice, the first request counts.
-        first = dict(reversed(names))
-        by_name = {name: binary for name, binary in first.items() if binary is not None}
+        by_name = {name: binary for name, binary in names if binary is not None}
         if names:
             # The default does not apply to outputs that the request names.
             self._binary_by_default = False
         checked = request_head.build(
             self._model, self._version, inputs, [name for name, _ in names], self._classes
         )
-        placed = tuple((name, place) for name, place in self._output_ranges.items() if place)
+        placed = tuple(self._output_ranges)
         if placed or self._input_ranges:
             checked = checked._replace(regions=RegionRanges(tuple(self._input_ranges), placed))
         return ParsedHeader(
@@ -421,10 +419,8 @@ class _HeaderParser:
 
     def _parse_output(self, output: Any) -> tuple[str, bool | None]:
         name = parser.string_member(output, "name")
-        again = name in self._output_ranges
         parameters = output.get("parameters")
         if type(parameters) is not dict:
-            self._output_ranges.setdefault(name, None)
             return name, None
         classes = parameters.get("classification", 0)
         if type(classes) is not int or classes < 0:
@@ -435,7 +431,6 @@ class _HeaderParser:
         binary = None
         if "binary_data" in parameters:
             binary = parser.as_boolean(parameters["binary_data"], "binary_data")
-        tensor_range = None
         if "shared_memory_region" in parameters:
             for other in ("classification", "binary_data"):
                 # A classification is an error here even if it is 0.
@@ -443,9 +438,8 @@ class _HeaderParser:
                     raise InvalidArgument(
                         f"Output can't set both 'shared_memory_region' and '{other}'"
                     )
-            tensor_range = self._parse_range(parameters)
-        self._output_ranges.setdefault(name, tensor_range)
-        if classes and not again:
+            self._output_ranges.append((name, self._parse_range(parameters)))
+        if classes:
             self._classes[name] = min(classes, _MAX_CLASSES)
         return name, binary
 

@@ -63,7 +63,7 @@ def test_json_data_becomes_raw() -> None:
             "id": "abc",
             "parameters": {"priority": 2, "timeout": 7, "a": 1, "b": "x", "c": True, "d": 1.5},
             "inputs": [GOOD, tensor(name="Y", datatype="BYTES", shape=[1, 1], data=[["é"]])],
-            "outputs": [{"name": "O"}, {"name": "O"}, {"name": "P"}],
+            "outputs": [{"name": "O"}, {"name": "P"}],
         }
     )
     assert request.error_status is None
