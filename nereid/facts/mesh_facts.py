@@ -30,11 +30,14 @@ class ConfigFacts:
     """The completed configuration of a version, and facts derived from it."""
 
     proto: ModelConfig
+    # File and line by the path of a field, if the configuration has several files or variables.
+    sources: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of_document(cls, config: dict[str, Any]) -> Self:
         """Return the facts in a document of /config; ignore fields of newer servers."""
-        return cls(ParseDict(config, ModelConfig(), ignore_unknown_fields=True))
+        proto = ParseDict(config, ModelConfig(), ignore_unknown_fields=True)
+        return cls(proto, config.get("sources", {}))
 
     @cached_property
     def batching(self) -> str:

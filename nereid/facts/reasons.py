@@ -74,6 +74,7 @@ def explain(facts: MeshFacts) -> list[Statement]:
         if version.in_memory:
             statements += _traffic(facts, version)
             statements += _instances(facts, version)
+            statements += _sources(version)
             statements += _batching(facts, version)
             statements += _skipped_steps(facts, version)
             statements += _target(facts, version)
@@ -279,6 +280,18 @@ def _sizes(facts: MeshFacts, version: VersionFacts, config: ConfigFacts) -> Iter
     for reason, count in sorted(closed.items(), key=lambda item: -item[1]):
         if total and count / total >= _NOTABLE_SHARE:
             yield _closed(version, config, reason, count / total, mean)
+
+
+def _sources(version: VersionFacts) -> Iterator[Statement]:
+    """Yield where the fields of a configuration of several files come from."""
+    sources = {} if version.config is None else version.config.sources
+    if sources:
+        by_file: dict[str, list[str]] = {}
+        for path, source in sources.items():
+            file, _, line = source.rpartition(":")
+            by_file.setdefault(file, []).append(f"{path} (line {line})")
+        text = "; ".join(f"{file} says {', '.join(paths)}" for file, paths in by_file.items())
+        yield Statement("config-sources", text, version=version.number, figures=sources)
 
 
 def _skipped_steps(facts: MeshFacts, version: VersionFacts) -> Iterator[Statement]:

@@ -86,10 +86,10 @@ def read_conditions(config: ModelConfig) -> dict[int, Condition]:
     conditions: dict[int, Condition] = {}
     kinds: dict[str, bool] = {}
     for name, text in _texts(config):
-        if name not in names:
+        if names.count(name) != 1:
             raise InvalidArgument(
-                f"parameter '{CONDITION}{name}' of model '{config.name}': no step has this name;"
-                f" the steps are {', '.join(names)}"
+                f"parameter '{CONDITION}{name}' of model '{config.name}': no single step has this"
+                f" name; the steps are {', '.join(names)}"
             )
         try:
             condition = conditions[names.index(name)] = _parse_condition(text)

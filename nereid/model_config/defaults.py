@@ -66,7 +66,9 @@ def read_input_defaults(config: ModelConfig) -> Mapping[str, DefaultInput]:
         try:
             datatype = NAME_OF_CONFIG_NUMBER[tensor.data_type]
             defaults[tensor.name] = DefaultInput(
-                *literal_tensor(values[tensor.name], datatype, tensor.dims)
+                *literal_tensor(
+                    values[tensor.name], datatype, tensor.dims, max(1, config.max_batch_size)
+                )
             )
         except InvalidArgument as error:
             raise _refuse(config, tensor.name, error.message) from None

@@ -145,7 +145,9 @@ class _Merge:
                 self.message(merged, element, value.fields, f"{place}.")
             return
         del elements[:]
-        self._forget(path)
+        if path in _BY_NAME:
+            # Only elements of these have sources of their own.
+            self._forget(path)
         if values:
             self._sources[path] = self._place(values[0].line)
         for element, value in zip(parsed, values, strict=True):

@@ -15,7 +15,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from nereid.pb import kserve_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from google.protobuf.message import Message
 
@@ -27,9 +27,14 @@ _FLOAT: Final = Struct("<f")
 _MAX_EXACT: Final = 2**53
 
 
-def config_json(config: model_config_pb2.ModelConfig) -> bytes:
-    """Return the HTTP config response, encoded in UTF-8."""
-    return json.dumps(message_json(config), ensure_ascii=False, separators=(",", ":")).encode()
+def config_json(
+    config: model_config_pb2.ModelConfig, sources: Mapping[str, str] | None = None
+) -> bytes:
+    """Return the HTTP config response, encoded in UTF-8. sources: of fields, if wanted."""
+    document = message_json(config)
+    if sources is not None:
+        document["sources"] = dict(sources)
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def metadata(config: ModelConfig, versions: Iterable[int]) -> kserve_pb2.ModelMetadataResponse:

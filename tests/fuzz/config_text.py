@@ -6,8 +6,10 @@ import orjson
 from google.protobuf import text_format
 
 from nereid.core.errors import NereidError
+from nereid.core.variables import Variables
 from nereid.model_config import config_json, freeze_config, parse_config, validate_config
 from nereid.model_config.instance_groups import with_instance_groups
+from nereid.model_config.overlays import ConfigFile, read_config_files
 
 MAX_BYTES = 2048
 _TENSORS = (
@@ -28,6 +30,12 @@ SEEDS = [
     b'name: "e" platform: "ensemble" ' + _TENSORS + b"ensemble_scheduling { step [{ model_name: "
     b'"a" model_version: -1 input_map { key: "i" value: "x" } '
     b'output_map { key: "o" value: "y" } }] }',
+    b'name: "e" platform: "ensemble" ' + _TENSORS + b"ensemble_scheduling { step [{ model_name: "
+    b'"a" model_version: -1 input_map { key: "i" value: "x" } '
+    b'output_map { key: "o" value: "c" } }, { model_name: "b" input_map { key: "i" value: "x" } '
+    b'output_map { key: "o" value: "y" } }] } parameters { key: "condition.b" value { '
+    b"string_value: 'c >= 1' } } parameters: [ < key: \"default.y\" 'x' value: < string_value: "
+    b'"0" > > ]',
     _MODEL + b'model_warmup [{ name: "w" batch_size: 1 inputs { key: "x" value { data_type: '
     b"TYPE_FP32 dims: 4 zero_data: true } } }]",
     _MODEL + b"sequence_batching { max_sequence_idle_microseconds: 5 oldest { "
@@ -62,6 +70,10 @@ def run(data: bytes) -> None:
     written = text_format.MessageToString(config)
     assert text_format.MessageToString(parse_config(written, model_name="m")) == written
     orjson.loads(config_json(config))
+    # Merged over nothing, each field is as protobuf has read it.
+    files = [ConfigFile("config.pbtxt", "", False), ConfigFile("config.o.pbtxt", text, True)]
+    merged = read_config_files(files, model_name="m", variables=Variables()).config
+    assert text_format.MessageToString(merged) == written
     try:
         validate_config(config)
         grouped = with_instance_groups(config, gpu_ids=[0])

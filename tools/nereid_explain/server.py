@@ -75,7 +75,7 @@ class Server:
 
     def config(self, model: str, version: str) -> ConfigFacts | None:
         """Return the configuration of a loaded version; `None` if it has none any more."""
-        document = self._document(f"{self._path(model, version)}/config")
+        document = self._document(f"{self._path(model, version)}/config?sources=true")
         return None if document is None else ConfigFacts.of_document(document)
 
     def read(self, path: str, max_bytes: int = _MAX_BYTES) -> bytes:

@@ -35,7 +35,8 @@ _FORMATS: Final[dict[str, str]] = {
     "FP64": "d",
 }
 _FLOATS: Final = frozenset({"FP16", "FP32", "FP64", "BF16"})
-MAX_LITERAL_BYTES: Final = 1 << 20
+# Bound for all rows of a request, which a client need not send.
+MAX_LITERAL_BYTES: Final = 16 << 20
 
 
 def read_scalars(raw: Buffer, datatype: str) -> tuple[float, ...]:
@@ -50,11 +51,15 @@ def read_scalars(raw: Buffer, datatype: str) -> tuple[float, ...]:
     return struct.unpack(f"<{count}{_FORMATS[datatype]}", raw)
 
 
-def literal_tensor(value: Any, datatype: str, dims: Sequence[int]) -> tuple[tuple[int, ...], bytes]:
+def literal_tensor(
+    value: Any, datatype: str, dims: Sequence[int], max_rows: int = 1
+) -> tuple[tuple[int, ...], bytes]:
     """Return shape and raw bytes of a JSON value; raise InvalidArgument if it does not fit.
 
-    A single value fills fixed dims; lists in lists give the shape themselves.
+    A single value fills fixed dims; lists in lists give the shape themselves. max_rows: number of
+    times that the tensor may be repeated in a request.
     """
+    max_bytes = MAX_LITERAL_BYTES // max_rows
     if isinstance(value, list):
         shape = _shape_of(value)
         elements = _flatten(value, len(shape))
@@ -67,10 +72,14 @@ def literal_tensor(value: Any, datatype: str, dims: Sequence[int]) -> tuple[tupl
                 " list"
             )
         shape = tuple(dims)
-        if _count(shape) > MAX_LITERAL_BYTES // SIZE_BYTES.get(datatype, 4):
+        width = len(_raw([value], datatype))
+        if _count(shape) * width > max_bytes:
             raise InvalidArgument(f"the shape {format_shape(dims)} is too large for a default")
         elements = [value] * _count(shape)
-    return shape, _raw(elements, datatype)
+    raw = _raw(elements, datatype)
+    if len(raw) > max_bytes:
+        raise InvalidArgument(f"the value has {len(raw)} bytes, more than {max_bytes}")
+    return shape, raw
 
 
 def _shape_of(value: Any) -> tuple[int, ...]:

@@ -110,7 +110,10 @@ class Control:
         return metadata(served.ready_runtime.config, [version.number for version in ready])
 
     async def _config(self, request: kserve_pb2.ModelConfigRequest) -> Message:
-        return kserve_pb2.ModelConfigResponse(config=(await self._find(request)).shown)
+        served = await self._find(request)
+        model = self._catalogue.model(served.name)
+        sources = {} if model is None else model.config_sources
+        return kserve_pb2.ModelConfigResponse(config=served.shown, sources=sources)
 
     async def _statistics(self, request: kserve_pb2.ModelStatisticsRequest) -> Message:
         name, version, number = request.name, request.version, parse_version(request.version)

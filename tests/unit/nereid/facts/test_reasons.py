@@ -324,3 +324,18 @@ def test_an_ensembles_skipped_steps() -> None:
         "step 'b' was skipped 3 times: its condition is 'SCORE >= 0.5'",
         "step 'c' was skipped 1 times: it needs a skipped one",
     ]
+
+
+def test_where_a_configuration_of_several_files_comes_from() -> None:
+    sources = {
+        "backend": "config.pbtxt:1",
+        "max_batch_size": "config.cpu.pbtxt:2",
+        "parameters[a]": "config.pbtxt:7",
+    }
+    statement = said(facts(ready(_DYNAMIC | {"sources": sources})))["config-sources"]
+    assert statement.text == (
+        "config.pbtxt says backend (line 1), parameters[a] (line 7); config.cpu.pbtxt says"
+        " max_batch_size (line 2)"
+    )
+    assert statement.figures == sources
+    assert "config-sources" not in said(facts(ready()))

@@ -80,7 +80,9 @@ def test_what_is_no_condition_is_refused(text: str) -> None:
 def test_a_step_has_its_models_name_and_a_number_if_others_run_the_model() -> None:
     assert step_names(config()) == ["look", "scale#1", "scale#2"]
     assert list(read_conditions(config(**{"condition.scale#2": "C"}))) == [2]
-    with pytest.raises(InvalidArgument, match="no step has this name; the steps are look, scale#1"):
+    with pytest.raises(
+        InvalidArgument, match="no single step has this name; the steps are look, scale#1"
+    ):
         read_conditions(config(**{"condition.scale": "C"}))
 
 

@@ -276,7 +276,7 @@ class Observer:
             except NereidError as error:
                 problems.append(Problem(f"ModelConfig: {error.message}", key.name))
                 return
-            self._configs[key] = load_s, ConfigFacts(response.config)
+            self._configs[key] = load_s, ConfigFacts(response.config, dict(response.sources))
 
         await asyncio.gather(*(read(key, load_s) for key, load_s in due[:_MAX_CONFIGS]))
 

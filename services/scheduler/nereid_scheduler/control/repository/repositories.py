@@ -301,7 +301,7 @@ class _ModelReader:
         self._config_files = config_files
         self._available: tuple[int, ...] = ()
         self._file_digests: dict[int, bytes] = {}
-        # Contents by path, the lowest first. All in one digest.
+        # Contents by path, the lowest first.
         self._config_texts: dict[str, bytes] = {}
         self._sources: Mapping[str, str] = {}
         self._export = ""
@@ -313,6 +313,8 @@ class _ModelReader:
             self._read_directory()
             draft = self._read_config()
             if self._versions is not None:
+                # Without SetInParent(), a policy of no versions would be that of the latest.
+                draft.version_policy.specific.SetInParent()
                 draft.version_policy.specific.versions[:] = self._versions
             versions = select_versions(draft.version_policy, self._available)
             if not versions:
@@ -360,7 +362,7 @@ class _ModelReader:
             return found
         texts = {number: folder.text_files(self._export or str(number)) for number in versions}
         export_files = {}
-        if self._override is None and not self._config_texts:
+        if self._override is None and not any(self._config_texts.values()):
             export_files = {number: _small_files(files) for number, files in texts.items()}
         return replace(found, text_files=texts, export_files=export_files)
 

@@ -73,6 +73,9 @@ def test_json_becomes_a_tensor(value: Any, datatype: str, dims: list[int], expec
         (None, "BYTES", [1], "None is no BYTES value"),
         ({}, "FP32", [1], "{} is no FP32 value"),
         (0, "FP32", [1 << 40], "too large for a default"),
+        ("x" * 1000, "BYTES", [1 << 20], "too large for a default"),
+        ("x" * (1 << 24), "BYTES", [1], "too large for a default"),
+        (["x" * (1 << 24)], "BYTES", [1], "the value has 16777220 bytes, more than 16777216"),
     ],
 )
 def test_json_that_is_no_such_tensor_is_refused(
@@ -80,3 +83,9 @@ def test_json_that_is_no_such_tensor_is_refused(
 ) -> None:
     with pytest.raises(InvalidArgument, match=error):
         literal_tensor(value, datatype, dims)
+
+
+def test_all_rows_together_are_bounded() -> None:
+    assert literal_tensor(0, "INT8", [1 << 20], max_rows=16)[0] == (1 << 20,)
+    with pytest.raises(InvalidArgument, match="too large for a default"):
+        literal_tensor(0, "INT8", [1 << 20], max_rows=17)

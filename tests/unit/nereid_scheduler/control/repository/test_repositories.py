@@ -12,7 +12,7 @@ from nereid.core.variables import Variables
 from nereid_scheduler.control.repository import repositories as repository_module
 from nereid_scheduler.control.repository.config_files import ConfigFiles
 from nereid_scheduler.control.repository.repositories import Repositories
-from nereid_scheduler.core.models.found_model import FoundModel
+from nereid_scheduler.core.models.found_model import FoundModel, NoVersion
 from nereid_scheduler.placement.models.catalogue import FoundName
 
 
@@ -387,3 +387,16 @@ def test_a_configuration_may_ask_for_variables(tmp_path: Path) -> None:
     (path / "config.pbtxt").write_text(text.replace("#", "##"))
     found = found_with(tmp_path, variables=variables)
     assert found.draft.metric_tags["team"] == "${MODEL_TEAM:-none}"
+
+
+def test_versions_replace_those_of_the_policy(tmp_path: Path) -> None:
+    add(tmp_path, "m", "version_policy { latest { num_versions: 1 } }", "1", "2", "3")
+    repositories = Repositories([str(tmp_path)])
+    plain = repositories.require("m")
+    assert plain.versions == (3,)
+    some = repositories.require("m", None, (1, 2, 9))
+    assert some.versions == (1, 2)
+    # A load without versions finds a change.
+    assert some.digest != plain.digest
+    none = repositories.require("m", None, ())
+    assert isinstance(none.error, NoVersion)

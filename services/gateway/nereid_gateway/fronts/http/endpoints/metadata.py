@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nereid.model_config import config_json
 from nereid.pb import kserve_pb2
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from nereid_gateway.core.routes import Route
     from nereid_gateway.plane.data_plane import DataPlane
     from nereid_gateway.server.call import HttpCall
+
+_WITH_SOURCES: Final = b"sources=true"
 
 
 class MetadataEndpoints:
@@ -36,13 +38,17 @@ class MetadataEndpoints:
         call.respond(200, (control_documents.model_metadata(response),))
 
     async def model_config(self, call: HttpCall, route: Route) -> None:
-        """Respond with the configuration of a model, as the scheduler has completed it."""
+        """Respond with the configuration of a model, as the scheduler has completed it.
+
+        With the query `sources=true`, the document also says where fields come from.
+        """
         response = await self._control.call(
             "ModelConfig",
             kserve_pb2.ModelConfigRequest(name=route.model, version=route.version),
             kserve_pb2.ModelConfigResponse,
         )
-        call.respond(200, (config_json(response.config),))
+        wanted = call.target.partition(b"?")[2] == _WITH_SOURCES
+        call.respond(200, (config_json(response.config, response.sources if wanted else None),))
 
     async def model_statistics(self, call: HttpCall, route: Route) -> None:
         """Respond with the statistics of a model, or of all models."""

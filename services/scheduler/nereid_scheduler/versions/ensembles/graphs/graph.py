@@ -330,17 +330,15 @@ class GraphRun(Generic[T]):
             return
         has_outputs = False
         for tensor in tensors:
-            for step in plan.consumers.get(tensor, ()):
-                self._call_if_ready(step, branch, actions)
-            for step in plan.conditioned.get(tensor, ()):
-                self._call_if_ready(step, branch, actions)
+            steps = plan.consumers.get(tensor, ())
+            if plan.conditioned:
+                steps += plan.conditioned.get(tensor, ())
+            for step in steps:
+                if step.index not in branch.started and _may_run(step, branch):
+                    actions.calls.append(self._start_call(step, branch))
             has_outputs = has_outputs or tensor in plan.outputs
         if has_outputs and not branch.responded:
             self._respond_if_complete(branch, actions)
-
-    def _call_if_ready(self, step: Step, branch: _Branch[T], actions: NextActions[T]) -> None:
-        if step.index not in branch.started and _may_run(step, branch):
-            actions.calls.append(self._start_call(step, branch))
 
     # ---- conditions
 
@@ -503,12 +501,16 @@ def _add_parts(
 def _may_run(step: Step, branch: _Branch[T]) -> bool:
     """Return whether a step has all it needs, at least one of them in this branch.
 
-    What a part does not have itself, its parent has left to it.
+    What a part does not have itself, its parent has left to it. A step that is skipped for want of
+    an input has no such input here.
     """
-    if branch.is_skipped(step):
-        return False
     here = branch.rows is not None
-    for tensor in step.needs():
+    if step.condition is not None:
+        place = branch.find_branch(step.condition.tensor)
+        if place is None or branch.is_skipped(step):
+            return False
+        here = here or place is branch
+    for _, tensor in step.input_map:
         place = branch.find_branch(tensor)
         if place is None:
             return False

@@ -144,7 +144,7 @@ def default_tensor(
     dims = spec.reshape.shape if inner else spec.dims
     try:
         datatype = NAME_OF_CONFIG_NUMBER[spec.data_type]
-        shape, raw = literal_tensor(value, datatype, dims)
+        shape, raw = literal_tensor(value, datatype, dims, max(1, owner.max_batch_size))
     except InvalidArgument as error:
         raise InvalidArgument(
             f"parameter '{DEFAULT}{tensor}' of ensemble '{ensemble.name}': {error.message}"
