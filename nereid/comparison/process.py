@@ -1,0 +1,131 @@
+"""The process that compares exchanges, so that those who serve requests do not."""
+
+# layout: not covered, has a process, integration tests reach it
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pickle
+import socket
+import sys
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final
+
+from nereid.core.errors import Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nereid.comparison.responses import Exchange
+    from nereid.comparison.rules import Rules
+    from nereid.comparison.tally import TallyOptions
+
+_SIZE: Final = Struct("<Q")
+_NICENESS: Final = 10
+FULL: Final = "the queue was full"
+
+
+class ComparisonProcess:
+    """Owner of a process with a Tally. It belongs to one event loop, and never waits for it.
+
+    What does not fit into the queue, or finds no process, is counted as not compared.
+    """
+
+    def __init__(self, rules: Rules, options: TallyOptions, *, max_queued_bytes: int) -> None:
+        self._start_message = rules, options
+        self._max_queued_bytes = max_queued_bytes
+        self._process: asyncio.subprocess.Process | None = None
+        self._reader: asyncio.StreamReader
+        self._writer: asyncio.StreamWriter | None = None
+        # Exchanges that were refused, by model, until the process can be sent their number.
+        self._refused: dict[str, int] = {}
+        self._reports = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Start the process. May raise OSError."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", "nereid.comparison", str(theirs.fileno())),
+                pass_fds=(theirs.fileno(),),
+                stdin=asyncio.subprocess.DEVNULL,
+                # Signals of a terminal are meant for the owner alone.
+                start_new_session=True,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            )
+        self._reader, self._writer = await asyncio.open_unix_connection(sock=ours)
+        self._send(self._start_message)
+
+    def submit(self, exchange: Exchange) -> bool:
+        """Queue an exchange; return False if it is only counted, because the queue is full."""
+        writer = self._writer
+        if (
+            writer is None
+            or writer.is_closing()
+            or writer.transport.get_write_buffer_size() > self._max_queued_bytes
+        ):
+            self._refused[exchange.model] = self._refused.get(exchange.model, 0) + 1
+            return False
+        self._send(exchange)
+        return True
+
+    async def document(self) -> dict[str, Any]:
+        """Return the report of all that was submitted; raise Unavailable without a process."""
+        async with self._reports:
+            if self._writer is None:
+                raise Unavailable("no process compares responses")
+            refused, self._refused = self._refused, {}
+            self._send(refused)
+            try:
+                document: dict[str, Any] = await receive(self._reader)
+            except (OSError, EOFError) as error:
+                raise Unavailable("the process that compares responses has ended") from error
+            return document
+
+    async def close(self) -> None:
+        """End the process."""
+        if self._writer is not None:
+            self._writer.transport.abort()
+            self._writer = None
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
+
+    def _send(self, message: object) -> None:
+        assert self._writer is not None
+        self._writer.writelines(pack(message))
+
+
+def pack(message: object) -> Sequence[bytes]:
+    """Return a message as bytes to write."""
+    # Unpickling is safe: both ends are ours, and no other process has the socket.
+    pickled = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+    return _SIZE.pack(len(pickled)), pickled
+
+
+async def receive(reader: asyncio.StreamReader) -> Any:
+    """Return the next message; raise EOFError or OSError if the other end is closed."""
+    (size,) = _SIZE.unpack(await reader.readexactly(_SIZE.size))
+    return pickle.loads(await reader.readexactly(size))  # noqa: S301 - see pack()
+
+
+async def compare_until_closed(descriptor: int) -> None:
+    """Compare what is received on a socket until its other end is closed."""
+    from nereid.comparison.responses import Exchange  # noqa: PLC0415
+    from nereid.comparison.tally import Tally  # noqa: PLC0415 - the owner needs no numpy
+
+    os.nice(_NICENESS)
+    reader, writer = await asyncio.open_unix_connection(sock=socket.socket(fileno=descriptor))
+    with contextlib.suppress(OSError, EOFError):
+        tally = Tally(*await receive(reader))
+        while True:
+            message = await receive(reader)
+            if isinstance(message, Exchange):
+                tally.add(message)
+                continue
+            for model, number in message.items():
+                tally.add_not_compared(model, FULL, number)
+            writer.writelines(pack(tally.document()))
