@@ -10,6 +10,7 @@ import os
 import pickle
 import socket
 import sys
+from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,33 +23,44 @@ if TYPE_CHECKING:
     from nereid.comparison.rules import Rules
     from nereid.comparison.tally import TallyOptions
 
+
+@dataclass(frozen=True, slots=True)
+class ReportQuestion:
+    """Question for the report; `refused` has the numbers of messages that were refused, by model."""
+
+    refused: dict[str, int]
+
+
 _SIZE: Final = Struct("<Q")
 _NICENESS: Final = 10
 FULL: Final = "the queue was full"
 
 
-class ComparisonProcess:
-    """Owner of a process with a Tally. It belongs to one event loop, and never waits for it.
+class ReportProcess:
+    """Owner of a process that makes a report of what it is sent, and that is never waited for.
 
-    What does not fit into the queue, or finds no process, is counted as not compared.
+    It belongs to one event loop. What does not fit into the queue, or finds no process, is counted
+    as not compared.
     """
 
-    def __init__(self, rules: Rules, options: TallyOptions, *, max_queued_bytes: int) -> None:
-        self._start_message = rules, options
+    def __init__(self, module: str, start_message: object, *, max_queued_bytes: int) -> None:
+        """Create the owner; `module` is run with the socket's descriptor as its argument."""
+        self._module = module
+        self._start_message = start_message
         self._max_queued_bytes = max_queued_bytes
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter | None = None
-        # Exchanges that were refused, by model, until the process can be sent their number.
+        # Number of refused messages by model, until the process is sent it.
         self._refused: dict[str, int] = {}
-        self._reports = asyncio.Lock()
+        self._replies = asyncio.Lock()
 
     async def start(self) -> None:
         """Start the process. May raise OSError."""
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "nereid.comparison", str(theirs.fileno())),
+                *(sys.executable, "-P", "-m", self._module, str(theirs.fileno())),
                 pass_fds=(theirs.fileno(),),
                 stdin=asyncio.subprocess.DEVNULL,
                 # Signals of a terminal are meant for the owner alone.
@@ -58,31 +70,35 @@ class ComparisonProcess:
         self._reader, self._writer = await asyncio.open_unix_connection(sock=ours)
         self._send(self._start_message)
 
-    def submit(self, exchange: Exchange) -> bool:
-        """Queue an exchange; return False if it is only counted, because the queue is full."""
+    def submit(self, model: str, message: object) -> bool:
+        """Queue a message; return False if it is only counted, because the queue is full."""
         writer = self._writer
         if (
             writer is None
             or writer.is_closing()
             or writer.transport.get_write_buffer_size() > self._max_queued_bytes
         ):
-            self._refused[exchange.model] = self._refused.get(exchange.model, 0) + 1
+            self._refused[model] = self._refused.get(model, 0) + 1
             return False
-        self._send(exchange)
+        self._send(message)
         return True
 
     async def document(self) -> dict[str, Any]:
         """Return the report of all that was submitted; raise Unavailable without a process."""
-        async with self._reports:
+        refused, self._refused = self._refused, {}
+        document: dict[str, Any] = await self.ask(ReportQuestion(refused))
+        return document
+
+    async def ask(self, question: object) -> Any:
+        """Send a question, and return the reply; raise Unavailable without a process."""
+        async with self._replies:
             if self._writer is None:
                 raise Unavailable("no process compares responses")
-            refused, self._refused = self._refused, {}
-            self._send(refused)
+            self._send(question)
             try:
-                document: dict[str, Any] = await receive(self._reader)
+                return await receive(self._reader)
             except (OSError, EOFError) as error:
                 raise Unavailable("the process that compares responses has ended") from error
-            return document
 
     async def close(self) -> None:
         """End the process."""
@@ -97,6 +113,13 @@ class ComparisonProcess:
     def _send(self, message: object) -> None:
         assert self._writer is not None
         self._writer.writelines(pack(message))
+
+
+class ComparisonProcess(ReportProcess):
+    """Owner of a process that compares exchanges."""
+
+    def __init__(self, rules: Rules, options: TallyOptions, *, max_queued_bytes: int) -> None:
+        super().__init__("nereid.comparison", (rules, options), max_queued_bytes=max_queued_bytes)
 
 
 def pack(message: object) -> Sequence[bytes]:
@@ -126,6 +149,6 @@ async def compare_until_closed(descriptor: int) -> None:
             if isinstance(message, Exchange):
                 tally.add(message)
                 continue
-            for model, number in message.items():
+            for model, number in message.refused.items():
                 tally.add_not_compared(model, FULL, number)
             writer.writelines(pack(tally.document()))
