@@ -19,14 +19,13 @@ from nereid.core.errors import Unavailable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nereid.comparison.responses import Exchange
     from nereid.comparison.rules import Rules
     from nereid.comparison.tally import TallyOptions
 
 
 @dataclass(frozen=True, slots=True)
 class ReportQuestion:
-    """Question for the report; `refused` has the numbers of messages that were refused, by model."""
+    """Question for the report; `refused` has the numbers of refused messages by model."""
 
     refused: dict[str, int]
 

@@ -1,0 +1,160 @@
+"""The loop of the process of copies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from nereid.comparison.process import ReportQuestion, pack, receive
+from nereid.comparison.responses import Exchange
+from nereid.comparison.tally import Tally, TallyOptions
+from nereid_adopt.calls.traffic import Side
+from nereid_adopt.copies.decoding import grpc_inputs, grpc_response, http_inputs, http_response
+from nereid_adopt.copies.sender import CopySender, NotCopiedError
+from nereid_adopt.copies.streams import StreamCopy
+from nereid_adopt.proxy.recorder import (
+    CopiedCall,
+    DrainQuestion,
+    GrpcReply,
+    HttpReply,
+    StreamEvent,
+)
+
+if TYPE_CHECKING:
+    from nereid.comparison.responses import Response
+    from nereid.comparison.rules import Rules
+
+FULL: Final = "the queue was full"
+_NICENESS: Final = 10
+# Copies in flight. Further ones wait in the socket, and then in the proxy's queue.
+_MAX_COPIES: Final = 64
+
+
+class CopyOptions(NamedTuple):
+    """What the process of copies has to know."""
+
+    http_addresses: tuple[str, str]
+    grpc_addresses: tuple[str, str]
+    rules: Rules
+    tally: TallyOptions
+    timeout_s: float
+
+
+class Copies:
+    """Copies in flight. Those of one sequence are sent one after the other."""
+
+    def __init__(self, options: CopyOptions) -> None:
+        self.tally = Tally(options.rules, options.tally)
+        self._sender = CopySender(options.http_addresses, options.grpc_addresses, options.timeout_s)
+        self._slots = asyncio.Semaphore(_MAX_COPIES)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._last_of_sequence: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._streams: dict[int, StreamCopy] = {}
+
+    async def add(self, call: CopiedCall) -> None:
+        """Send a copy, when fewer than the maximum are in flight."""
+        await self._slots.acquire()
+        key = None if call.step is None else call.step.key
+        earlier = None if key is None else self._last_of_sequence.get(key)
+        task = asyncio.get_running_loop().create_task(self._copy(call, earlier))
+        self._tasks.add(task)
+        if key is not None:
+            self._last_of_sequence[key] = task
+
+        def on_done(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            self._slots.release()
+            if key is not None and self._last_of_sequence.get(key) is task:
+                del self._last_of_sequence[key]
+
+        task.add_done_callback(on_done)
+
+    def on_event(self, event: StreamEvent) -> None:
+        """Handle an event of a stream."""
+        number = event.stream
+        if event.kind == "begin":
+            self._streams[number] = StreamCopy(
+                event,
+                self._sender.channels[event.side.other],
+                self.tally,
+                partial(self._forget_stream, number),
+            )
+        elif number in self._streams:
+            self._streams[number].on_event(event)
+
+    def _forget_stream(self, number: int) -> None:
+        self._streams.pop(number, None)
+
+    async def drain(self) -> None:
+        """Wait until all copies in flight have ended; streams go on."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def close(self) -> None:
+        """Cancel all copies."""
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._sender.close()
+
+    async def _copy(self, call: CopiedCall, earlier: asyncio.Task[None] | None) -> None:
+        if earlier is not None:
+            await asyncio.wait({earlier})
+        try:
+            reply, latency_s = await self._sender.send(call)
+            replies = {
+                call.side: (_decode(call.reply, call), call.latency_s),
+                call.side.other: (_decode(reply, None), latency_s),
+            }
+        except NotCopiedError as error:
+            self.tally.add_not_compared(call.model, str(error))
+            return
+        except (ValueError, LookupError, TypeError, AttributeError, DecodeError):
+            self.tally.add_not_compared(call.model, "a response could not be read")
+            return
+        request_id, inputs = (
+            http_inputs(call.request, call.json_bytes)
+            if isinstance(call.reply, HttpReply)
+            else grpc_inputs(call.request)
+        )
+        (old, old_s), (new, new_s) = replies[Side.OLD], replies[Side.NEW]
+        self.tally.add(Exchange(call.model, inputs, [old], [new], old_s, new_s, request_id))
+
+
+def _decode(reply: HttpReply | GrpcReply, call: CopiedCall | None) -> Response:
+    outputs = {} if call is None else call.outputs
+    if isinstance(reply, HttpReply):
+        return http_response(reply, outputs)
+    return grpc_response(reply, outputs)
+
+
+async def copy_until_closed(descriptor: int) -> None:
+    """Send the copies that are received on a socket until its other end is closed."""
+    os.nice(_NICENESS)
+    reader, writer = await asyncio.open_unix_connection(sock=socket.socket(fileno=descriptor))
+    copies: Copies | None = None
+    try:
+        with contextlib.suppress(OSError, EOFError):
+            copies = Copies(await receive(reader))
+            while True:
+                match await receive(reader):
+                    case CopiedCall() as call:
+                        await copies.add(call)
+                    case StreamEvent() as event:
+                        copies.on_event(event)
+                    case DrainQuestion():
+                        await copies.drain()
+                        writer.writelines(pack(None))
+                    case ReportQuestion(refused):
+                        for model, number in refused.items():
+                            copies.tally.add_not_compared(model, FULL, number)
+                        writer.writelines(pack(copies.tally.document()))
+    finally:
+        if copies is not None:
+            await copies.close()

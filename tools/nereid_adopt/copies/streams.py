@@ -1,0 +1,147 @@
+"""Copies of streams: requests go to the other server as they arrive, responses are paired."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from google.protobuf.message import DecodeError
+
+from nereid.comparison.responses import Exchange
+from nereid_adopt.calls.requests import model_of
+from nereid_adopt.calls.traffic import Side
+from nereid_adopt.copies.decoding import grpc_inputs, stream_response
+from nereid_adopt.copies.sender import metadata_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nereid.comparison.responses import Response, Tensors
+    from nereid.comparison.tally import Tally
+    from nereid.rpc import ClientStream, RpcError, SocketChannel
+    from nereid_adopt.proxy.recorder import StreamEvent
+
+# Responses of a request that wait for the other server's are compared when there are so many.
+_MAX_WAITING: Final = 1024
+_MAX_INPUTS: Final = 1024
+
+
+class _Responses:
+    """Responses with one id, of both servers, that were not compared yet."""
+
+    def __init__(self) -> None:
+        self.sides: tuple[deque[Response], deque[Response]] = deque(), deque()
+
+    def take_pairs(self) -> tuple[list[Response], list[Response]]:
+        number = min(map(len, self.sides))
+        old, new = ([side.popleft() for _ in range(number)] for side in self.sides)
+        return old, new
+
+    def take_all(self) -> tuple[list[Response], list[Response]]:
+        old, new = (list(side) for side in self.sides)
+        for side in self.sides:
+            side.clear()
+        return old, new
+
+
+class StreamCopy:
+    """The copy of one stream.
+
+    Responses are compared by id; without ids, in their order. on_closed: called when both servers
+    have ended the stream.
+    """
+
+    def __init__(
+        self,
+        begin: StreamEvent,
+        channel: SocketChannel,
+        tally: Tally,
+        on_closed: Callable[[], None],
+    ) -> None:
+        self._side = begin.side
+        self._tally = tally
+        self._on_closed = on_closed
+        self._model = ""
+        self._inputs: dict[str, Tensors] = {}
+        self._responses: dict[str, _Responses] = {}
+        self._ended: set[Side] = set()
+        self._is_broken = False
+        self._stream: ClientStream = channel.stream(
+            begin.path,
+            metadata=metadata_of(begin.headers),
+            on_message=self._on_copied,
+            on_close=self._on_copy_closed,
+        )
+
+    def on_event(self, event: StreamEvent) -> None:
+        """Handle an event of the stream that the client sees."""
+        match event.kind:
+            case "request":
+                self._on_request(event.message)
+            case "response":
+                self._add(self._side, event.message)
+            case "half-close":
+                self._stream.half_close()
+            case "end":
+                self._end(self._side)
+            case "cancel":
+                self._break("the client cancelled the stream")
+            case "abandon":
+                self._break("the queue was full")
+
+    def _on_request(self, message: bytes) -> None:
+        self._model = self._model or model_of(message)
+        request_id, inputs = grpc_inputs(message)
+        if len(self._inputs) < _MAX_INPUTS:
+            self._inputs[request_id] = inputs
+        self._stream.send(message)
+
+    def _on_copied(self, message: bytes) -> None:
+        self._add(self._side.other, message)
+
+    def _on_copy_closed(self, error: RpcError | None) -> None:
+        if error is not None and self._side not in self._ended:
+            self._break("the other server did not respond")
+            return
+        self._end(self._side.other)
+
+    def _add(self, side: Side, message: bytes) -> None:
+        if self._is_broken:
+            return
+        try:
+            request_id, response = stream_response(message)
+        except (ValueError, LookupError, DecodeError):
+            self._break("a response could not be read")
+            return
+        found = self._responses.setdefault(request_id, _Responses())
+        found.sides[side].append(response)
+        if len(found.sides[side]) >= _MAX_WAITING:
+            self._compare(request_id, *found.take_pairs())
+            if len(found.sides[side]) >= _MAX_WAITING:
+                self._compare(request_id, *found.take_all())
+
+    def _compare(self, request_id: str, old: list[Any], new: list[Any]) -> None:
+        inputs = self._inputs.get(request_id, {})
+        self._tally.add(Exchange(self._model, inputs, old, new, request_id=request_id))
+
+    def _end(self, side: Side) -> None:
+        self._ended.add(side)
+        if len(self._ended) == len(Side) and not self._is_broken:
+            for request_id, responses in self._responses.items():
+                self._compare(request_id, *responses.take_all())
+            self._responses.clear()
+            self._on_closed()
+
+    def _break(self, reason: str) -> None:
+        """Compare what both servers have sent, and end the copy."""
+        if self._is_broken:
+            return
+        self._is_broken = True
+        for request_id, responses in self._responses.items():
+            old, new = responses.take_pairs()
+            if old:
+                self._compare(request_id, old, new)
+        self._responses.clear()
+        self._tally.add_not_compared(self._model, reason)
+        self._stream.cancel()
+        self._on_closed()

@@ -1,0 +1,679 @@
+"""gRPC calls that the proxy passes on: unary ones as a whole, all others as they arrive."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final
+
+from google.protobuf.message import DecodeError
+
+from nereid.pb import kserve_pb2
+from nereid.rpc.grpc.messages import MessageReader, MessageStream
+from nereid.rpc.grpc.metadata import decode_message, encode_status, literal_at
+from nereid.rpc.grpc.status import Status
+from nereid.rpc.http2.frames import Code
+from nereid.rpc.net.dialing import Dialer
+from nereid.rpc.net.tls_files import reason
+from nereid_adopt.calls.kinds import CallKind, grpc_call
+from nereid_adopt.calls.requests import (
+    NO_FACTS,
+    grpc_facts,
+    model_of,
+    parameters_of,
+    region_range,
+)
+from nereid_adopt.calls.traffic import Side
+from nereid_adopt.proxy.http2_streams import Http2ClientConnection, Http2ServerConnection
+from nereid_adopt.proxy.recorder import CopiedCall, GrpcReply, StreamEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nereid.rpc.grpc.messages import AllocateBuffer
+    from nereid.rpc.grpc.status import RpcError
+    from nereid.rpc.net.inflation import Inflation
+    from nereid_adopt.calls.requests import RegionRange, RequestFacts
+    from nereid_adopt.proxy.http2_streams import Block, ProxyStream
+    from nereid_adopt.proxy.site import Site
+
+CONNECT_TIMEOUT_S: Final = 5.0
+_NO_REGION: Final = "its shared memory cannot be read"
+_UNAVAILABLE: Final = b"%d" % Status.UNAVAILABLE
+_OK: Final = b"0"
+_LOST: Final = "the connection to the server was lost"
+_HEAD: Final = b"\x88" + literal_at(31, b"application/grpc")
+
+
+class GrpcClient:
+    """One client's connection, with connections of its own to both servers."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.draw = site.traffic.draw_connection()
+        self.servers = tuple(GrpcServer(address) for address in site.grpc_addresses)
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    def make_protocol(self) -> Http2ClientConnection:
+        """Return the protocol of the client's connection."""
+        connection = Http2ClientConnection(self._on_stream, self._on_closed)
+        self.site.connections.add(connection)
+        return connection
+
+    def _on_stream(self, stream: ProxyStream, head: Block) -> UnaryCall | StreamCall:
+        path = (head.get(b":path") or b"").decode("latin-1")
+        kind = grpc_call(path)
+        if kind in {CallKind.INFER, CallKind.CHANGE}:
+            return UnaryCall(self, stream, head, path, kind)
+        return StreamCall(self, stream, head, path, copied=kind is CallKind.STREAM)
+
+    def _on_closed(self, connection: Http2ClientConnection) -> None:
+        self.site.connections.discard(connection)
+        for task in tuple(self.tasks):
+            task.cancel()
+        for server in self.servers:
+            server.close()
+
+    def spawn(self, work: Any) -> None:
+        """Run a coroutine until it ends, or the client's connection does."""
+        task = asyncio.get_running_loop().create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+
+class GrpcServer:
+    """Connection to a server over HTTP/2, dialled when it is needed."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._dialer = Dialer(address, CONNECT_TIMEOUT_S)
+        self._connection: Http2ServerConnection | None = None
+        self._dialing: asyncio.Task[Http2ServerConnection] | None = None
+
+    async def connect(self) -> Http2ServerConnection:
+        """Return a usable connection that has a slot for a stream; may raise OSError."""
+        while True:
+            connection = self._connection
+            if connection is None or not connection.usable:
+                if self._dialing is None:
+                    self._dialing = asyncio.ensure_future(
+                        self._dialer.connect(Http2ServerConnection, None)
+                    )
+                    self._dialing.add_done_callback(self._on_dialed)
+                connection = await asyncio.shield(self._dialing)
+            free = asyncio.Event()
+            connection.when_free(free.set)
+            await free.wait()
+            if connection.usable:
+                return connection
+            if connection.http2.control.error is not None and not connection.http2.control.settled:
+                raise OSError(f"{self._address} closed the connection")
+
+    @property
+    def ready(self) -> Http2ServerConnection | None:
+        """A connection that takes a stream at once, if there is one."""
+        connection = self._connection
+        return connection if connection is not None and connection.has_free_slot else None
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._dialing is not None:
+            self._dialing.cancel()
+        if self._connection is not None:
+            self._connection.abort()
+
+    def _on_dialed(self, task: asyncio.Task[Http2ServerConnection]) -> None:
+        self._dialing = None
+        if not task.cancelled() and task.exception() is None:
+            self._connection = task.result()
+
+
+class Messages:
+    """Reader of the messages in one direction of a call, for copies."""
+
+    def __init__(self, on_message: Callable[[bytes], None], max_bytes: int) -> None:
+        self._on_message = on_message
+        self._stream = MessageStream(0, 0)
+        self._stream.encoding = "identity"
+        self._stream.partial_message = None
+        self._reader: MessageReader[MessageStream] = MessageReader(max_bytes, self)
+        self.failed = False
+
+    def set_encoding(self, head: Block) -> None:
+        """Note how the messages are compressed."""
+        self._stream.encoding = (head.get(b"grpc-encoding") or b"identity").decode("latin-1")
+
+    def feed(self, content: bytes) -> None:
+        """Read content."""
+        if not self.failed:
+            self._reader.read(self._stream, content, 0, len(content))
+
+    def on_message(self, stream: MessageStream, message: bytes) -> None:  # noqa: ARG002
+        """Pass on a message."""
+        self._on_message(message)
+
+    def on_bad_message(self, stream: MessageStream, error: RpcError) -> None:  # noqa: ARG002
+        """Read no further: the content is passed on all the same."""
+        self.failed = True
+
+    def on_tiny_piece(self) -> None:
+        """Do nothing."""
+
+    def on_many_messages(self) -> None:
+        """Do nothing."""
+
+    def allocator_of(self, stream: MessageStream) -> AllocateBuffer | None:  # noqa: ARG002
+        """Return None: messages are bytes."""
+        return None
+
+    def defer_inflation(self, stream: MessageStream, inflation: Inflation) -> bool:  # noqa: ARG002
+        """Return False: messages are inflated at once."""
+        return False
+
+
+class _Response:
+    """Response of one server to a unary call, passed on to the client if there is one.
+
+    `refused`: the server did not process the call, and nothing was passed on.
+    """
+
+    def __init__(self, client: ProxyStream | None, max_bytes: int, *, may_refuse: bool) -> None:
+        self._client = client
+        self._may_refuse = may_refuse
+        self._max_bytes = max_bytes
+        self._held: Block | None = None
+        self.server: ProxyStream | None = None
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.refused = False
+        self.content: list[bytes] = []
+        self.content_bytes = 0
+        self.head: Block | None = None
+        self.trailers: Block | None = None
+        self._passed_on = False
+
+    @property
+    def status(self) -> bytes:
+        """The call's status, "" if the server reset it."""
+        return (self.trailers.get(b"grpc-status") if self.trailers is not None else None) or b""
+
+    @property
+    def message(self) -> bytes | None:
+        """The response's message; `None` if there is none, or if it was too large to be kept."""
+        found: list[bytes] = []
+        if self.content_bytes > self._max_bytes:
+            return None
+        reader = Messages(found.append, self._max_bytes)
+        if self.head is not None:
+            reader.set_encoding(self.head)
+        reader.feed(b"".join(self.content))
+        return found[0] if len(found) == 1 else None
+
+    def on_head(self, block: Block) -> None:
+        self.head = block
+        if self._may_refuse:
+            self._held = block
+        elif self._client is not None:
+            self._passed_on = True
+            self._client.send_head(block.encoded)
+
+    def on_content(self, content: bytes) -> None:
+        self._pass_on_head()
+        self.content_bytes += len(content)
+        if self.content_bytes <= self._max_bytes:
+            self.content.append(content)
+        else:
+            self.content.clear()
+        if self._client is not None:
+            self._client.send_content(content)
+            if self._client.is_full and self.server is not None:
+                self.server.set_paused(True)
+
+    def on_end(self, trailers: Block | None) -> None:
+        self.trailers = trailers
+        if self._may_refuse and not self._passed_on and self.status == _UNAVAILABLE:
+            self.refused = True
+        else:
+            self._pass_on_head()
+            if self._client is not None:
+                self._client.end(trailers.encoded if trailers is not None else b"")
+        self._finish()
+
+    def on_reset(self, code: int, *, processed: bool) -> None:
+        if not self._passed_on and (not processed or self._may_refuse):
+            self.refused = True
+        elif self._client is not None:
+            if code == Code.CONNECT_ERROR:
+                fail_call(self._client, _LOST)
+            else:
+                self._client.reset(code)
+        self._finish()
+
+    def on_writable(self) -> None:
+        """Do nothing: the request is queued as a whole."""
+
+    def refuse(self) -> None:
+        """End the response, because the server cannot be reached."""
+        self.refused = True
+        self._finish()
+
+    def resume(self) -> None:
+        """Read on, because the client has read."""
+        if self.server is not None:
+            self.server.set_paused(False)
+
+    def cancel(self) -> None:
+        """Cancel the call at the server."""
+        if self.server is not None:
+            self.server.reset()
+        self._client = None
+        self._finish()
+
+    def _pass_on_head(self) -> None:
+        self._passed_on = True
+        if self._held is not None and self._client is not None:
+            self._client.send_head(self._held.encoded)
+        self._held = None
+
+    def _finish(self) -> None:
+        if not self.done.done():
+            self.done.set_result(None)
+
+
+class UnaryCall:
+    """A unary call: its request is read as a whole, then one of the servers responds."""
+
+    def __init__(
+        self, client: GrpcClient, stream: ProxyStream, head: Block, path: str, kind: CallKind
+    ) -> None:
+        self._client = client
+        self._stream = stream
+        self._head = head
+        self._path = path
+        self._kind = kind
+        self._content: list[bytes] = []
+        self._content_bytes = 0
+        self._response: _Response | None = None
+
+    def on_head(self, block: Block) -> None:
+        """Do nothing: requests have one head."""
+
+    def on_content(self, content: bytes) -> None:
+        """Keep the request, or pass on one that is too large."""
+        self._content.append(content)
+        self._content_bytes += len(content)
+        site = self._client.site
+        if self._content_bytes > site.max_copied_bytes:
+            if self._kind is CallKind.INFER:
+                model = model_of(self._content[0][5:])
+                site.recorder.skip(model, "the request is too large")
+            call = StreamCall(self._client, self._stream, self._head, self._path, copied=False)
+            self._stream.owner = call
+            for piece in self._content:
+                call.on_content(piece)
+            self._content.clear()
+
+    def on_end(self, trailers: Block | None) -> None:  # noqa: ARG002 - they have no meaning in gRPC
+        """Send the request."""
+        work = self._infer() if self._kind is CallKind.INFER else self._change()
+        self._client.spawn(work)
+
+    def on_reset(self, code: int, *, processed: bool) -> None:  # noqa: ARG002
+        """Cancel the call."""
+        if self._response is not None:
+            self._response.cancel()
+
+    def on_writable(self) -> None:
+        """Read on."""
+        if self._response is not None:
+            self._response.resume()
+
+    async def _infer(self) -> None:
+        site = self._client.site
+        request = self._request_message()
+        model, facts = grpc_facts(request) if request is not None else ("", NO_FACTS)
+        inputs = site.regions.read(facts.input_ranges) if facts.input_ranges else {}
+        begin = perf_counter()
+        side, response = await self._answer(site.traffic.side_of_request(facts.step))
+        latency_s = perf_counter() - begin
+        if response is None or request is None or not response.status:
+            return
+        if site.recorder.may_copy(model, facts):
+            self._copy(model, facts, side, response, (request, inputs, latency_s))
+
+    def _request_message(self) -> bytes | None:
+        found: list[bytes] = []
+        reader = Messages(found.append, self._client.site.max_copied_bytes)
+        reader.set_encoding(self._head)
+        reader.feed(b"".join(self._content))
+        return found[0] if len(found) == 1 else None
+
+    async def _answer(self, side: Side) -> tuple[Side, _Response | None]:
+        """Pass on one side's response, and the old one's if the new one does not process it."""
+        recorder = self._client.site.recorder
+        if side is Side.NEW:
+            response = await self._send(side, self._stream, may_refuse=True)
+            if not response.refused:
+                recorder.answered[side] += 1
+                return side, response
+            recorder.failovers += 1
+        response = await self._send(Side.OLD, self._stream, may_refuse=False)
+        if response.refused:
+            # Its idle connection may have been closed at that moment.
+            response = await self._send(Side.OLD, self._stream, may_refuse=False)
+        if response.refused:
+            recorder.failures += 1
+            fail_call(self._stream, "the server cannot be reached")
+            return Side.OLD, None
+        recorder.answered[Side.OLD] += 1
+        return Side.OLD, response
+
+    async def _send(self, side: Side, client: ProxyStream | None, *, may_refuse: bool) -> _Response:
+        response = _Response(client, self._client.site.max_copied_bytes, may_refuse=may_refuse)
+        if client is not None:
+            self._response = response
+        server = self._client.servers[side]
+        try:
+            connection = server.ready or await server.connect()
+        except OSError:
+            response.refuse()
+            return response
+        if response.done.done():
+            return response
+        stream = response.server = connection.open(self._head.encoded, response)
+        for piece in self._content:
+            stream.send_content(piece)
+        stream.end()
+        await response.done
+        return response
+
+    def _copy(
+        self,
+        model: str,
+        facts: RequestFacts,
+        side: Side,
+        response: _Response,
+        sent: tuple[bytes, dict[str, bytes] | None, float],
+    ) -> None:
+        recorder = self._client.site.recorder
+        request, inputs, latency_s = sent
+        message = response.message
+        if response.status == _OK and message is None:
+            recorder.skip(model, "the response is too large", facts.step)
+            return
+        outputs: dict[str, bytes] | None = {}
+        if facts.uses_regions and message is not None:
+            outputs = self._client.site.regions.read(_output_ranges(message))
+        if inputs is None or outputs is None:
+            recorder.skip(model, _NO_REGION, facts.step)
+            return
+        recorder.submit(
+            CopiedCall(
+                model=model,
+                side=side,
+                path=self._path,
+                headers=tuple(self._head.fields),
+                request=request,
+                reply=_reply(response, message),
+                latency_s=latency_s,
+                step=facts.step,
+                inputs=inputs,
+                outputs=outputs,
+            )
+        )
+
+    async def _change(self) -> None:
+        """Have both servers make a change. The one that answers other calls makes it last."""
+        site = self._client.site
+        await site.recorder.drain()
+        side = site.traffic.side_of_other_calls()
+        other_status = b""
+        try:
+            async with asyncio.timeout(site.max_change_s):
+                other_status = (await self._send(side.other, None, may_refuse=False)).status
+        except TimeoutError:
+            pass
+        response = await self._send(side, self._stream, may_refuse=False)
+        if response.refused:
+            site.recorder.failures += 1
+            fail_call(self._stream, "the server cannot be reached")
+            return
+        site.recorder.answered[side] += 1
+        request = self._request_message()
+        if response.status == _OK and request is not None:
+            site.regions.on_grpc_change(self._path, request)
+        site.recorder.note_change(self._path, ok=response.status == other_status)
+
+
+class StreamCall:
+    """A call whose messages are passed on as they arrive, in both directions.
+
+    With copies, the server is chosen when the first message has arrived.
+    """
+
+    def __init__(
+        self, client: GrpcClient, stream: ProxyStream, head: Block, path: str, *, copied: bool
+    ) -> None:
+        self._client = client
+        self._stream = stream
+        self._head = head
+        self._path = path
+        self._server: ProxyStream | None = None
+        self._side: Side | None = None
+        self._waiting: list[bytes] = []
+        self._ended = self._connecting = False
+        self._number = 0
+        self._model = ""
+        max_bytes = client.site.max_copied_bytes
+        self._requests = Messages(self._on_request, max_bytes) if copied else None
+        self._responses = Messages(self._on_response, max_bytes) if copied else None
+        self._events: list[StreamEvent] = []
+        self._replies = _StreamReplies(self)
+        if self._requests is None:
+            self._choose(client.site.traffic.side_of_other_calls())
+        else:
+            self._number = client.site.next_stream()
+            self._requests.set_encoding(head)
+            self._record("begin", path=path, headers=tuple(head.fields))
+
+    def on_head(self, block: Block) -> None:
+        """Do nothing: requests have one head."""
+
+    def on_content(self, content: bytes) -> None:
+        """Pass on a part of the request."""
+        if self._requests is not None:
+            self._requests.feed(content)
+            if self._requests.failed and self._side is None:
+                self._choose(Side.OLD)
+        if self._server is None:
+            self._waiting.append(content)
+            return
+        self._server.send_content(content)
+        if self._server.is_full:
+            self._stream.set_paused(True)
+
+    def on_end(self, trailers: Block | None) -> None:  # noqa: ARG002 - they have no meaning in gRPC
+        """End the request."""
+        self._ended = True
+        self._record("half-close")
+        if self._side is None:
+            self._choose(self._client.site.traffic.side_of_stream(None, self._client.draw))
+        if self._server is not None:
+            self._server.end()
+
+    def on_reset(self, code: int, *, processed: bool) -> None:  # noqa: ARG002
+        """Cancel the call."""
+        self._record("cancel")
+        if self._server is not None:
+            self._server.reset(Code.CANCEL)
+
+    def on_writable(self) -> None:
+        """Continue to read the response."""
+        if self._server is not None:
+            self._server.set_paused(False)
+
+    def on_server_writable(self) -> None:
+        """Continue to read the request."""
+        self._stream.set_paused(False)
+
+    def on_response_head(self, block: Block) -> None:
+        """Pass on the response's headers."""
+        if self._responses is not None:
+            self._responses.set_encoding(block)
+        self._stream.send_head(block.encoded)
+
+    def on_response_content(self, content: bytes) -> None:
+        """Pass on a part of the response."""
+        self._stream.send_content(content)
+        if self._stream.is_full and self._server is not None:
+            self._server.set_paused(True)
+        if self._responses is not None:
+            self._responses.feed(content)
+
+    def on_response_end(self, trailers: Block | None) -> None:
+        """Pass on the response's end."""
+        self._stream.end(trailers.encoded if trailers is not None else b"")
+        status = (trailers.get(b"grpc-status") if trailers is not None else None) or b""
+        self._record("end", message=status)
+
+    def on_response_reset(self, code: int) -> None:
+        """Pass on that the server has reset the call."""
+        self._record("cancel")
+        if code == Code.CONNECT_ERROR:
+            fail_call(self._stream, _LOST)
+        else:
+            self._stream.reset(code)
+
+    def _choose(self, side: Side) -> None:
+        self._side = side
+        self._client.spawn(self._connect(side))
+        for event in self._events:
+            if self._requests is not None:
+                self._submit(event, side)
+        self._events.clear()
+
+    async def _connect(self, side: Side) -> None:
+        recorder = self._client.site.recorder
+        connection = None
+        why = ""
+        for candidate in dict.fromkeys((side, Side.OLD)):
+            server = self._client.servers[candidate]
+            try:
+                connection = server.ready or await server.connect()
+            except OSError as error:
+                why = reason(error)
+                recorder.failovers += candidate is Side.NEW
+                continue
+            if self._side is not candidate:
+                # Recorded with the side that was meant to respond.
+                self._record("cancel")
+                self._requests = self._responses = None
+            self._side = candidate
+            break
+        if not self._stream.is_open:
+            return
+        if connection is None:
+            recorder.failures += 1
+            fail_call(self._stream, f"the server cannot be reached: {why}")
+            return
+        recorder.answered[self._side or Side.OLD] += 1
+        self._server = connection.open(self._head.encoded, self._replies)
+        for piece in self._waiting:
+            self._server.send_content(piece)
+        self._waiting.clear()
+        if self._ended:
+            self._server.end()
+
+    def _on_request(self, message: bytes) -> None:
+        site = self._client.site
+        model, facts = grpc_facts(message)
+        self._model = self._model or model
+        if self._side is None:
+            self._record("request", message=message)
+            self._choose(site.traffic.side_of_stream(facts.step, self._client.draw))
+            return
+        if facts.step is not None:
+            site.traffic.note_step(facts.step, self._side)
+        self._record("request", message=message)
+
+    def _on_response(self, message: bytes) -> None:
+        self._record("response", message=message)
+
+    def _record(
+        self,
+        kind: str,
+        *,
+        message: bytes = b"",
+        path: str = "",
+        headers: tuple[tuple[bytes, bytes], ...] = (),
+    ) -> None:
+        if self._requests is None:
+            return
+        event = StreamEvent(
+            self._number,
+            self._side or Side.OLD,
+            kind,
+            message=message,
+            path=path,
+            headers=headers,
+            at_s=perf_counter(),
+            model=self._model,
+        )
+        if self._side is None:
+            self._events.append(event)
+        else:
+            self._submit(event, self._side)
+
+    def _submit(self, event: StreamEvent, side: Side) -> None:
+        if not self._client.site.recorder.submit_event(replace(event, side=side)):
+            # A stream with a gap cannot be compared; the process of copies learns of it later.
+            self._requests = self._responses = None
+            self._client.site.recorder.abandon_stream(self._number)
+
+
+class _StreamReplies:
+    """Owner of a stream's server side."""
+
+    def __init__(self, call: StreamCall) -> None:
+        self._call = call
+
+    def on_head(self, block: Block) -> None:
+        self._call.on_response_head(block)
+
+    def on_content(self, content: bytes) -> None:
+        self._call.on_response_content(content)
+
+    def on_end(self, trailers: Block | None) -> None:
+        self._call.on_response_end(trailers)
+
+    def on_reset(self, code: int, *, processed: bool) -> None:  # noqa: ARG002
+        self._call.on_response_reset(code)
+
+    def on_writable(self) -> None:
+        self._call.on_server_writable()
+
+
+def fail_call(stream: ProxyStream, message: str) -> None:
+    """End a call as unavailable."""
+    head = b"" if stream.head_sent else _HEAD
+    stream.end(head + encode_status(Status.UNAVAILABLE, message))
+
+
+def _reply(response: _Response, message: bytes | None) -> GrpcReply:
+    if response.status == _OK:
+        return GrpcReply(message)
+    assert response.trailers is not None
+    text = decode_message(response.trailers.get(b"grpc-message") or b"")
+    return GrpcReply(None, response.status.decode("latin-1"), text)
+
+
+def _output_ranges(message: bytes) -> dict[str, RegionRange]:
+    try:
+        response = kserve_pb2.ModelInferResponse.FromString(message)
+    except DecodeError:
+        return {}
+    return {
+        output.name: found
+        for output in response.outputs
+        if (found := region_range(parameters_of(output.parameters))) is not None
+    }

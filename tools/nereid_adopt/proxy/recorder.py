@@ -1,0 +1,155 @@
+"""Calls that are to be compared, on their way to the process that sends the copies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from nereid.core.errors import Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nereid.comparison.process import ReportProcess
+    from nereid_adopt.calls.requests import RequestFacts
+    from nereid_adopt.calls.traffic import SequenceStep, Side
+
+_MAX_DRAIN_S: Final = 2.0
+_MAX_BROKEN: Final = 100_000
+_MAX_CHANGES: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class HttpReply:
+    """Response of one server over HTTP. json_bytes: length of the JSON, 0 if all of it is."""
+
+    status: int
+    body: bytes
+    json_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcReply:
+    """Response of one server over gRPC: a message, or a status that is not OK."""
+
+    message: bytes | None
+    status: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedCall:
+    """A call that one server has answered, and that the other one is to get as well.
+
+    inputs, outputs: contents of shared memory by tensor, which the copy has inline.
+    """
+
+    model: str
+    side: Side
+    # HTTP's target, or gRPC's path.
+    path: str
+    headers: tuple[tuple[bytes, bytes], ...]
+    request: bytes
+    reply: HttpReply | GrpcReply
+    latency_s: float
+    step: SequenceStep | None = None
+    json_bytes: int = 0
+    inputs: Mapping[str, bytes] = field(default_factory=dict)
+    outputs: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEvent:
+    """An event of a stream: a request or a response (with a message), its begin, or its end."""
+
+    stream: int
+    side: Side
+    kind: str
+    message: bytes = b""
+    path: str = ""
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    at_s: float = 0.0
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainQuestion:
+    """Question that is replied to when all earlier copies have ended."""
+
+
+class Recorder:
+    """Sender of calls to the process of copies. It never waits.
+
+    answered: calls by side. not_copied: numbers of inferences by model and reason.
+    """
+
+    def __init__(self, process: ReportProcess) -> None:
+        self._process = process
+        self.answered: Counter[Side] = Counter()
+        self.failovers = 0
+        self.failures = 0
+        self.not_copied: Counter[tuple[str, str]] = Counter()
+        self.changes: Counter[tuple[str, bool]] = Counter()
+        self._abandoned: list[int] = []
+        # Sequences of which a request was not copied.
+        self._broken: set[tuple[str, str]] = set()
+        self._draining: asyncio.Future[None] | None = None
+
+    def may_copy(self, model: str, facts: RequestFacts) -> bool:
+        """Return whether a request's copy would be complete, so far as its sequence goes."""
+        step = facts.step
+        if step is None:
+            return True
+        if step.start:
+            self._broken.discard(step.key)
+        if step.key not in self._broken:
+            return True
+        self.not_copied[model, "a request of its sequence was not copied"] += 1
+        if step.end:
+            self._broken.discard(step.key)
+        return False
+
+    def submit(self, call: CopiedCall) -> None:
+        """Queue a call, or count it if the queue is full."""
+        if not self._process.submit(call.model, call):
+            self._break_sequence(call.step)
+
+    def submit_event(self, event: StreamEvent) -> bool:
+        """Queue an event of a stream; return False if the queue is full."""
+        while self._abandoned:
+            gap = StreamEvent(self._abandoned[-1], event.side, "abandon", model=event.model)
+            if not self._process.submit(event.model, gap):
+                return False
+            self._abandoned.pop()
+        return self._process.submit(event.model, event)
+
+    def skip(self, model: str, reason: str, step: SequenceStep | None = None) -> None:
+        """Count a request that has no copy."""
+        self.not_copied[model, reason] += 1
+        self._break_sequence(step)
+
+    def abandon_stream(self, stream: int) -> None:
+        """Have the copy of a stream ended, because one of its events is missing."""
+        self._abandoned.append(stream)
+
+    def note_change(self, name: str, *, ok: bool) -> None:
+        """Count a change; ok: whether it had the same outcome at both servers."""
+        self.changes[name if len(self.changes) < _MAX_CHANGES else "(other)", ok] += 1
+
+    async def drain(self) -> None:
+        """Wait until the copies of all earlier calls have ended, for two seconds at most."""
+        # Not cancelled at the limit: the reply to come must not be taken for another one.
+        if self._draining is None or self._draining.done():
+            self._draining = asyncio.ensure_future(self._ask_drained())
+        await asyncio.wait({self._draining}, timeout=_MAX_DRAIN_S)
+
+    async def _ask_drained(self) -> None:
+        with suppress(Unavailable):
+            await self._process.ask(DrainQuestion())
+
+    def _break_sequence(self, step: SequenceStep | None) -> None:
+        if step is not None and not step.end and len(self._broken) < _MAX_BROKEN:
+            self._broken.add(step.key)
