@@ -174,6 +174,8 @@ def _mesh(given: argparse.Namespace) -> Iterator[ServerPorts]:
             *(f"--model-repository={path}" for path in given.model_repository),
             *(f"--{name}-port=0" for name in ("http", "grpc", "metrics")),
             *(f"--{name}-address=127.0.0.1" for name in ("http", "grpc")),
+            # As in Triton, and nobody but the proxy reaches the mesh.
+            "--allow-client-shm=true",
             *given.serve_flag,
         ]
         process = MeshProcess(flags, directory.path / "log", None)

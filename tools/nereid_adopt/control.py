@@ -66,7 +66,7 @@ class ControlSocket:
             try:
                 reply = await self._reply(json.loads(line))
             except NereidError as error:
-                reply = {"error": error.message}
+                reply = {"refused": error.message}
             writer.write(json.dumps(reply).encode() + b"\n")
             await writer.drain()
         writer.close()
@@ -92,6 +92,6 @@ def ask_proxy(path: str, question: dict[str, Any]) -> dict[str, Any]:
                 reply: dict[str, Any] = json.loads(file.readline())
     except (OSError, ValueError) as error:
         raise Unavailable(f"no proxy can be reached at {path}: {error}") from error
-    if "error" in reply:
-        raise InvalidArgument(str(reply["error"]))
+    if "refused" in reply:
+        raise InvalidArgument(str(reply["refused"]))
     return reply

@@ -29,11 +29,11 @@ class RegionRange(NamedTuple):
 
 
 class RequestFacts(NamedTuple):
-    """What the proxy has to know of a request. Ranges are by names of inputs."""
+    """What the proxy has to know of a request. Ranges are by names of tensors."""
 
     step: SequenceStep | None = None
     input_ranges: Mapping[str, RegionRange] = {}
-    uses_regions: bool = False
+    output_ranges: Mapping[str, RegionRange] = {}
 
 
 NO_FACTS: Final = RequestFacts()
@@ -49,18 +49,17 @@ def http_facts(model: str, body: bytes, json_bytes: int) -> RequestFacts:
         # A generate request has the parameters beside its inputs.
         sequence_id = parameters.get("sequence_id", document.get("sequence_id", 0))
         step = _step(model, sequence_id, {**document, **parameters})
-        ranges = {
-            tensor["name"]: found
-            for tensor in document.get("inputs", ())
-            if (found := region_range(tensor.get("parameters", {}))) is not None
-        }
-        uses_regions = bool(ranges) or any(
-            region_range(output.get("parameters", {})) is not None
-            for output in document.get("outputs", ())
+        inputs, outputs = (
+            {
+                tensor["name"]: found
+                for tensor in document.get(kind, ())
+                if (found := _region_range(tensor.get("parameters", {}))) is not None
+            }
+            for kind in ("inputs", "outputs")
         )
     except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
         return NO_FACTS
-    return RequestFacts(step, ranges, uses_regions)
+    return RequestFacts(step, inputs, outputs)
 
 
 def grpc_facts(message: bytes) -> tuple[str, RequestFacts]:
@@ -71,17 +70,17 @@ def grpc_facts(message: bytes) -> tuple[str, RequestFacts]:
         request = kserve_pb2.ModelInferRequest.FromString(message)
     except DecodeError:
         return "", NO_FACTS
-    ranges = {
-        tensor.name: found
-        for tensor in request.inputs
-        if (found := region_range(parameters_of(tensor.parameters))) is not None
-    }
-    uses_regions = bool(ranges) or any(
-        region_range(parameters_of(output.parameters)) is not None for output in request.outputs
+    inputs, outputs = (
+        {
+            tensor.name: found
+            for tensor in tensors
+            if (found := _region_range(parameters_of(tensor.parameters))) is not None
+        }
+        for tensors in (request.inputs, request.outputs)
     )
     parameters = parameters_of(request.parameters)
     step = _step(request.model_name, parameters.get("sequence_id", 0), parameters)
-    return request.model_name, RequestFacts(step, ranges, uses_regions)
+    return request.model_name, RequestFacts(step, inputs, outputs)
 
 
 def model_of(message: bytes) -> str:
@@ -102,8 +101,7 @@ def parameters_of(parameters: Mapping[str, kserve_pb2.InferParameter]) -> dict[s
     }
 
 
-def region_range(parameters: Mapping[str, Any]) -> RegionRange | None:
-    """Return the range that a tensor's parameters name, or `None` if they name none."""
+def _region_range(parameters: Mapping[str, Any]) -> RegionRange | None:
     region = parameters.get("shared_memory_region")
     if region is None:
         return None

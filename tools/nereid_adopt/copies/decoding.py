@@ -6,13 +6,14 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.comparison.responses import Failure, Response, Tensor
+from nereid.core.tensors.datatypes import byte_size, element_count
 from nereid.pb import kserve_pb2
 from nereid.rpc.grpc.status import Status
 from nereid_adopt.calls.requests import parameters_of
 from nereid_perf.inputs.expected import grpc_tensors, http_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from nereid.comparison.responses import Tensors
     from nereid_adopt.proxy.recorder import GrpcReply, HttpReply
@@ -41,8 +42,8 @@ def http_response(reply: HttpReply, outputs: Mapping[str, bytes]) -> Response:
     tensors = http_tensors(document["outputs"], reply.body, reply.json_bytes)
     for output in document["outputs"]:
         if output["name"] in outputs:
-            tensors[output["name"]] = Tensor(
-                output["datatype"], tuple(output["shape"]), outputs[output["name"]]
+            tensors[output["name"]] = _tensor_in_region(
+                output["datatype"], output["shape"], outputs[output["name"]]
             )
     fields = {
         name: str(document[name])
@@ -77,8 +78,8 @@ def infer_response(
     tensors = grpc_tensors(message.outputs, message.raw_output_contents)
     for output in message.outputs:
         if output.name in outputs:
-            tensors[output.name] = Tensor(
-                output.datatype, tuple(output.shape), outputs[output.name]
+            tensors[output.name] = _tensor_in_region(
+                output.datatype, output.shape, outputs[output.name]
             )
     fields = {
         name: getattr(message, name)
@@ -151,6 +152,16 @@ def inline_http(body: bytes, json_bytes: int, inputs: Mapping[str, bytes]) -> tu
                 parameters.pop(name, None)
     text = json.dumps(document).encode()
     return b"".join((text, *contents)), len(text)
+
+
+def _tensor_in_region(datatype: str, shape: Sequence[int], content: bytes) -> Tensor:
+    """Return a tensor at the start of a range that may be longer."""
+    size = byte_size(datatype, shape)
+    if size is None:
+        size = 0
+        for _ in range(element_count(shape)):
+            size += 4 + int.from_bytes(content[size : size + 4], "little")
+    return Tensor(datatype, tuple(shape), content[:size])
 
 
 def _parameter_fields(parameters: Mapping[str, Any]) -> dict[str, str]:

@@ -7,9 +7,6 @@ from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
-from google.protobuf.message import DecodeError
-
-from nereid.pb import kserve_pb2
 from nereid.rpc.grpc.messages import MessageReader, MessageStream
 from nereid.rpc.grpc.metadata import decode_message, encode_status, literal_at
 from nereid.rpc.grpc.status import Status
@@ -17,13 +14,7 @@ from nereid.rpc.http2.frames import Code
 from nereid.rpc.net.dialing import Dialer
 from nereid.rpc.net.tls_files import reason
 from nereid_adopt.calls.kinds import CallKind, grpc_call
-from nereid_adopt.calls.requests import (
-    NO_FACTS,
-    grpc_facts,
-    model_of,
-    parameters_of,
-    region_range,
-)
+from nereid_adopt.calls.requests import NO_FACTS, grpc_facts, model_of
 from nereid_adopt.calls.traffic import Side
 from nereid_adopt.proxy.http2_streams import Http2ClientConnection, Http2ServerConnection
 from nereid_adopt.proxy.recorder import CopiedCall, GrpcReply, StreamEvent
@@ -34,7 +25,7 @@ if TYPE_CHECKING:
     from nereid.rpc.grpc.messages import AllocateBuffer
     from nereid.rpc.grpc.status import RpcError
     from nereid.rpc.net.inflation import Inflation
-    from nereid_adopt.calls.requests import RegionRange, RequestFacts
+    from nereid_adopt.calls.requests import RequestFacts
     from nereid_adopt.proxy.http2_streams import Block, ProxyStream
     from nereid_adopt.proxy.site import Site
 
@@ -401,9 +392,7 @@ class UnaryCall:
         if response.status == _OK and message is None:
             recorder.skip(model, "the response is too large", facts.step)
             return
-        outputs: dict[str, bytes] | None = {}
-        if facts.uses_regions and message is not None:
-            outputs = self._client.site.regions.read(_output_ranges(message))
+        outputs = self._client.site.regions.read(facts.output_ranges)
         if inputs is None or outputs is None:
             recorder.skip(model, _NO_REGION, facts.step)
             return
@@ -665,15 +654,3 @@ def _reply(response: _Response, message: bytes | None) -> GrpcReply:
     assert response.trailers is not None
     text = decode_message(response.trailers.get(b"grpc-message") or b"")
     return GrpcReply(None, response.status.decode("latin-1"), text)
-
-
-def _output_ranges(message: bytes) -> dict[str, RegionRange]:
-    try:
-        response = kserve_pb2.ModelInferResponse.FromString(message)
-    except DecodeError:
-        return {}
-    return {
-        output.name: found
-        for output in response.outputs
-        if (found := region_range(parameters_of(output.parameters))) is not None
-    }

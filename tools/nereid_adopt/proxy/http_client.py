@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import httptools
 
 from nereid.rpc.writes.direct_writes import descriptor_of, write_at_once
 from nereid_adopt.calls.kinds import CallKind, http_call
-from nereid_adopt.calls.requests import RegionRange, http_facts, region_range
+from nereid_adopt.calls.requests import http_facts
 from nereid_adopt.calls.traffic import Side
 from nereid_adopt.proxy.http_requests import HeadTooLargeError, RequestReader
 from nereid_adopt.proxy.http_server import (
@@ -274,8 +273,7 @@ class HttpClientConnection(asyncio.Protocol):
             recorder.skip(call.model, reason, facts.step)
             return
         parser = exchange.parser
-        ranges = _output_ranges(reply_body, parser.json_bytes) if facts.uses_regions else {}
-        outputs = self._site.regions.read(ranges)
+        outputs = self._site.regions.read(facts.output_ranges)
         if outputs is None:
             recorder.skip(call.model, _NO_REGION, facts.step)
             return
@@ -331,15 +329,3 @@ def _keeps(request: HttpRequest, exchange: HttpExchange) -> bool:
     parser = exchange.parser
     # Without a length, the body ends with the connection.
     return request.keep_alive and exchange.is_http and parser.keeps_alive
-
-
-def _output_ranges(body: bytes, json_bytes: int) -> dict[str, RegionRange]:
-    try:
-        document: Any = json.loads(body[: json_bytes or len(body)])
-        return {
-            output["name"]: found
-            for output in document.get("outputs", ())
-            if (found := region_range(output.get("parameters", {}))) is not None
-        }
-    except (ValueError, AttributeError, KeyError, TypeError):
-        return {}
