@@ -87,7 +87,8 @@ class StreamCopy:
             case "cancel":
                 self._break("the client cancelled the stream")
             case "abandon":
-                self._break("the queue was full")
+                # The proxy has counted the event that did not fit.
+                self._break("")
 
     def _on_request(self, message: bytes) -> None:
         self._model = self._model or model_of(message)
@@ -142,6 +143,7 @@ class StreamCopy:
             if old:
                 self._compare(request_id, old, new)
         self._responses.clear()
-        self._tally.add_not_compared(self._model, reason)
+        if reason:
+            self._tally.add_not_compared(self._model, reason)
         self._stream.cancel()
         self._on_closed()

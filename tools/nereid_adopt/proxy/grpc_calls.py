@@ -470,9 +470,11 @@ class StreamCall:
 
     def on_content(self, content: bytes) -> None:
         """Pass on a part of the request."""
-        if self._requests is not None:
-            self._requests.feed(content)
-            if self._requests.failed and self._side is None:
+        requests = self._requests
+        if requests is not None:
+            # A full queue ends the copy, and so unsets the attribute.
+            requests.feed(content)
+            if requests.failed and self._side is None:
                 self._choose(Side.OLD)
         if self._server is None:
             self._waiting.append(content)
@@ -614,7 +616,7 @@ class StreamCall:
             self._submit(event, self._side)
 
     def _submit(self, event: StreamEvent, side: Side) -> None:
-        if not self._client.site.recorder.submit_event(replace(event, side=side)):
+        if not self._client.site.recorder.submit_event(replace(event, side=side, model=self._model)):
             # A stream with a gap cannot be compared; the process of copies learns of it later.
             self._requests = self._responses = None
             self._client.site.recorder.abandon_stream(self._number)
