@@ -60,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
     except (ValueError, OSError, NereidError) as error:
         parser.error(getattr(error, "message", str(error)))
     if given.check:
-        from nereid_adopt.forecast import check_server  # noqa: PLC0415 - the proxy needs none of it
+        from nereid_adopt.forecast.check import check_server  # noqa: PLC0415 - only here
 
         return check_server(old.http, given.model_repository, as_json=given.json)
     if (new is None) is not bool(given.model_repository):
@@ -122,7 +122,7 @@ def make_parser() -> CommandParser:
 async def _run(given: argparse.Namespace, old: ServerPorts, new: ServerPorts, rules: Rules) -> int:
     from nereid.comparison.tally import Redaction, TallyOptions  # noqa: PLC0415 - see main()
     from nereid_adopt.copies.process import CopyOptions  # noqa: PLC0415
-    from nereid_adopt.proxy.ports import Proxy  # noqa: PLC0415
+    from nereid_adopt.running_proxy import Proxy  # noqa: PLC0415
 
     redaction = {"all": Redaction.NONE, "digest": Redaction.DIGEST, "none": Redaction.OMIT}
     proxy = Proxy(
@@ -217,10 +217,10 @@ def _control(argv: Sequence[str]) -> int:
 def _lines(document: dict[str, Any]) -> Iterator[str]:
     from nereid.comparison.tally import text_report  # noqa: PLC0415 - imports numpy
 
-    answered = document["answered"]
+    responses = document["responses"]
     yield (
-        f"the mesh answers {document['weight']} %: {answered['old']} calls answered by the old "
-        f"server, {answered['new']} by the mesh, {document['failed_over']} of the mesh's by the "
+        f"the mesh answers {document['weight']} %: {responses['old']} calls answered by the old "
+        f"server, {responses['new']} by the mesh, {document['failed_over']} of the mesh's by the "
         f"old one instead, {document['failed']} failed"
     )
     for item in document["not_copied"]:

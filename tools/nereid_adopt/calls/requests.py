@@ -29,7 +29,7 @@ class RegionRange(NamedTuple):
 
 
 class RequestFacts(NamedTuple):
-    """What the proxy has to know of a request. Ranges are by names of tensors."""
+    """Facts that the proxy needs of a request. Ranges are by names of tensors."""
 
     step: SequenceStep | None = None
     input_ranges: Mapping[str, RegionRange] = {}

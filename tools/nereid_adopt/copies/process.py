@@ -37,7 +37,7 @@ _MAX_COPIES: Final = 64
 
 
 class CopyOptions(NamedTuple):
-    """What the process of copies has to know."""
+    """Options of the process of copies."""
 
     http_addresses: tuple[str, str]
     grpc_addresses: tuple[str, str]

@@ -1,4 +1,4 @@
-"""Sends copies of calls to the server that has not answered them."""
+"""Sends copies of calls to the server that has not responded to them."""
 
 from __future__ import annotations
 

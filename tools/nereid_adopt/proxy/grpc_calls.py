@@ -325,7 +325,7 @@ class UnaryCall:
         model, facts = grpc_facts(request) if request is not None else ("", NO_FACTS)
         inputs = site.regions.read(facts.input_ranges) if facts.input_ranges else {}
         begin = perf_counter()
-        side, response = await self._answer(site.traffic.side_of_request(facts.step))
+        side, response = await self._first_response(site.traffic.side_of_request(facts.step))
         latency_s = perf_counter() - begin
         if response is None or request is None or not response.status:
             return
@@ -339,13 +339,13 @@ class UnaryCall:
         reader.feed(b"".join(self._content))
         return found[0] if len(found) == 1 else None
 
-    async def _answer(self, side: Side) -> tuple[Side, _Response | None]:
+    async def _first_response(self, side: Side) -> tuple[Side, _Response | None]:
         """Pass on one side's response, and the old one's if the new one does not process it."""
         recorder = self._client.site.recorder
         if side is Side.NEW:
             response = await self._send(side, self._stream, may_refuse=True)
             if not response.refused:
-                recorder.answered[side] += 1
+                recorder.responses[side] += 1
                 return side, response
             recorder.failovers += 1
         response = await self._send(Side.OLD, self._stream, may_refuse=False)
@@ -356,7 +356,7 @@ class UnaryCall:
             recorder.failures += 1
             fail_call(self._stream, "the server cannot be reached")
             return Side.OLD, None
-        recorder.answered[Side.OLD] += 1
+        recorder.responses[Side.OLD] += 1
         return Side.OLD, response
 
     async def _send(self, side: Side, client: ProxyStream | None, *, may_refuse: bool) -> _Response:
@@ -427,7 +427,7 @@ class UnaryCall:
             site.recorder.failures += 1
             fail_call(self._stream, "the server cannot be reached")
             return
-        site.recorder.answered[side] += 1
+        site.recorder.responses[side] += 1
         request = self._request_message()
         if response.status == _OK and request is not None:
             site.regions.on_grpc_change(self._path, request)
@@ -567,7 +567,7 @@ class StreamCall:
             recorder.failures += 1
             fail_call(self._stream, f"the server cannot be reached: {why}")
             return
-        recorder.answered[self._side or Side.OLD] += 1
+        recorder.responses[self._side or Side.OLD] += 1
         self._server = connection.open(self._head.encoded, self._replies)
         for piece in self._waiting:
             self._server.send_content(piece)
@@ -616,7 +616,9 @@ class StreamCall:
             self._submit(event, self._side)
 
     def _submit(self, event: StreamEvent, side: Side) -> None:
-        if not self._client.site.recorder.submit_event(replace(event, side=side, model=self._model)):
+        if not self._client.site.recorder.submit_event(
+            replace(event, side=side, model=self._model)
+        ):
             # A stream with a gap cannot be compared; the process of copies learns of it later.
             self._requests = self._responses = None
             self._client.site.recorder.abandon_stream(self._number)

@@ -42,7 +42,7 @@ _BAD_REQUEST: Final = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent
 
 
 class HttpClientConnection(asyncio.Protocol):
-    """Connection of one client. Its requests are answered one after the other."""
+    """Connection of one client. It gets its responses one after the other."""
 
     _transport: asyncio.Transport
 
@@ -189,10 +189,10 @@ class HttpClientConnection(asyncio.Protocol):
             step = http_facts(call.model, request.body, request.json_bytes).step
             side = site.traffic.side_of_request(step)
             site.recorder.skip(call.model, "its responses are events", step)
-        _, exchange = await self._answer(request, side)
+        _, exchange = await self._first_response(request, side)
         return _keeps(request, exchange)
 
-    async def _answer(self, request: HttpRequest, side: Side) -> tuple[Side, HttpExchange]:
+    async def _first_response(self, request: HttpRequest, side: Side) -> tuple[Side, HttpExchange]:
         """Pass on one side's response, and the old one's if the new one sends none."""
         recorder = self._site.recorder
         if side is Side.NEW:
@@ -203,12 +203,12 @@ class HttpClientConnection(asyncio.Protocol):
             except NoResponseError:
                 exchange.refused = True
             if not exchange.refused:
-                recorder.answered[side] += 1
+                recorder.responses[side] += 1
                 return side, exchange
             recorder.failovers += 1
         exchange = self._exchange(request)
         await self._servers[Side.OLD].exchange(exchange)
-        recorder.answered[Side.OLD] += 1
+        recorder.responses[Side.OLD] += 1
         return Side.OLD, exchange
 
     def _exchange(self, request: HttpRequest) -> HttpExchange:
@@ -234,7 +234,7 @@ class HttpClientConnection(asyncio.Protocol):
         )
         request.pieces.clear()
         await self._servers[side].exchange(exchange)
-        self._site.recorder.answered[side] += 1
+        self._site.recorder.responses[side] += 1
         return _keeps(request, exchange)
 
     async def _pieces(self, request: HttpRequest) -> AsyncIterator[bytes]:
@@ -250,7 +250,9 @@ class HttpClientConnection(asyncio.Protocol):
         facts = http_facts(call.model, body, request.json_bytes)
         inputs = site.regions.read(facts.input_ranges) if facts.input_ranges else {}
         begin = perf_counter()
-        side, exchange = await self._answer(request, site.traffic.side_of_request(facts.step))
+        side, exchange = await self._first_response(
+            request, site.traffic.side_of_request(facts.step)
+        )
         latency_s = perf_counter() - begin
         if site.recorder.may_copy(call.model, facts):
             self._copy(request, call, facts, side, exchange, inputs, latency_s)
@@ -308,7 +310,7 @@ class HttpClientConnection(asyncio.Protocol):
             status = 0
         exchange = self._exchange(request)
         await self._servers[side].exchange(exchange)
-        site.recorder.answered[side] += 1
+        site.recorder.responses[side] += 1
         if exchange.parser.status == _OK:
             site.regions.on_http_change(request.target, request.body)
         site.recorder.note_change(

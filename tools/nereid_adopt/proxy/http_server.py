@@ -67,7 +67,7 @@ class HttpServerConnection:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a connection that takes requests."""
+        """True if there is a connection that takes requests."""
         return self._protocol is not None and self._protocol.usable
 
     def set_paused(self, paused: bool) -> None:

@@ -42,7 +42,7 @@ class GrpcReply:
 
 @dataclass(frozen=True, slots=True)
 class CopiedCall:
-    """A call that one server has answered, and that the other one is to get as well.
+    """A call that one server has responded to, and that the other one is to get as well.
 
     inputs, outputs: contents of shared memory by tensor, which the copy has inline.
     """
@@ -83,12 +83,12 @@ class DrainQuestion:
 class Recorder:
     """Sender of calls to the process of copies. It never waits.
 
-    answered: calls by side. not_copied: numbers of inferences by model and reason.
+    responses: calls by the side that responded. not_copied: numbers of inferences by model and reason.
     """
 
     def __init__(self, process: ReportProcess) -> None:
         self._process = process
-        self.answered: Counter[Side] = Counter()
+        self.responses: Counter[Side] = Counter()
         self.failovers = 0
         self.failures = 0
         self.not_copied: Counter[tuple[str, str]] = Counter()

@@ -1,4 +1,4 @@
-"""What all connections of the proxy share."""
+"""State that all connections of the proxy share."""
 
 from __future__ import annotations
 

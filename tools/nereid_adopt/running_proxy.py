@@ -64,7 +64,7 @@ class Proxy:
             "format": FORMAT,
             "weight": self.site.traffic.weight,
             "open_sequences": self.site.traffic.open_sequences,
-            "answered": {side.name.lower(): recorder.answered[side] for side in Side},
+            "responses": {side.name.lower(): recorder.responses[side] for side in Side},
             "failed_over": recorder.failovers,
             "failed": recorder.failures,
             "not_copied": [
