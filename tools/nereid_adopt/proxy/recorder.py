@@ -83,7 +83,8 @@ class DrainQuestion:
 class Recorder:
     """Sender of calls to the process of copies. It never waits.
 
-    responses: calls by the side that responded. not_copied: numbers of inferences by model and reason.
+    responses: number of calls by the side that responded. not_copied: number of inferences by model
+    and reason.
     """
 
     def __init__(self, process: ReportProcess) -> None:
