@@ -211,7 +211,7 @@ def _control(argv: Sequence[str]) -> int:
         sys.stdout.write(json.dumps(reply, indent=1) + "\n")
     else:
         print_lines(_lines(reply))
-    return 1 if reply["comparison"].get("differing") else 0
+    return 1 if reply["unexplained"] or reply["unavailable"] else 0
 
 
 def _lines(document: dict[str, Any]) -> Iterator[str]:
@@ -228,10 +228,17 @@ def _lines(document: dict[str, Any]) -> Iterator[str]:
     for item in document["changes"]:
         outcome = "same outcome" if item["same_outcome"] else "different outcomes"
         yield f"change: {item['call']}: {item['count']}, {outcome}"
-    if document["error"]:
-        yield document["error"]
-    else:
-        yield from text_report(document["comparison"]).splitlines()
+    if document["unavailable"]:
+        yield document["unavailable"]
+        return
+    yield from text_report(document["comparison"]).splitlines()
+    known = {
+        difference["known"]
+        for model in document["comparison"]["models"]
+        for difference in model["differences"]
+    }
+    yield from (f"known: {title}" for title in sorted(known - {""}))
+    yield f"{document['unexplained']} kinds of difference are not explained"
 
 
 def _ports(url: str, grpc: str | None) -> ServerPorts:

@@ -9,6 +9,7 @@ from nereid.comparison.process import ReportProcess
 from nereid.core.errors import Unavailable
 from nereid.rpc.net.listener import listen
 from nereid_adopt.calls.traffic import Side
+from nereid_adopt.forecast.known_differences import explain
 from nereid_adopt.proxy.grpc_calls import GrpcClient
 from nereid_adopt.proxy.http2_streams import StreamConnection
 from nereid_adopt.proxy.http_client import HttpClientConnection
@@ -60,6 +61,13 @@ class Proxy:
             error = ""
         except Unavailable as unavailable:
             comparison, error = {}, unavailable.message
+        unexplained = 0
+        for model in comparison.get("models", ()):
+            for difference in model["differences"]:
+                texts = (example["difference"] for example in difference["examples"])
+                title = explain(difference["kind"], difference["name"], next(texts, ""))
+                difference["known"] = title
+                unexplained += not title
         return {
             "format": FORMAT,
             "weight": self.site.traffic.weight,
@@ -76,7 +84,8 @@ class Proxy:
                 for (name, ok), count in sorted(recorder.changes.items())
             ],
             "comparison": comparison,
-            "error": error,
+            "unexplained": unexplained,
+            "unavailable": error,
         }
 
     async def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import DecodeError
@@ -24,6 +25,20 @@ if TYPE_CHECKING:
 # Responses of a request that wait for the other server's are compared when there are so many.
 _MAX_WAITING: Final = 1024
 _MAX_INPUTS: Final = 1024
+_FINAL: Final = "parameter triton_final_response"
+
+
+def with_end(responses: list[Response]) -> list[Response]:
+    """Return responses whose end comes with the last one, if an empty one marks it.
+
+    For ensembles, either may happen in both servers, by the timing of the steps' responses.
+    """
+    if len(responses) < 2:
+        return responses
+    *others, last, end = responses
+    if end.outputs or end.failure is not None or end.fields.get(_FINAL) != "True":
+        return responses
+    return [*others, replace(last, fields={**last.fields, _FINAL: "True"})]
 
 
 class _Responses:
@@ -129,7 +144,8 @@ class StreamCopy:
         self._ended.add(side)
         if len(self._ended) == len(Side) and not self._is_broken:
             for request_id, responses in self._responses.items():
-                self._compare(request_id, *responses.take_all())
+                old, new = map(with_end, responses.take_all())
+                self._compare(request_id, old, new)
             self._responses.clear()
             self._on_closed()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.core.known_backends import ENSEMBLE_PLATFORM, KNOWN_BACKENDS
@@ -117,7 +118,8 @@ def _without_defaults(value: Any) -> Any:
         kept = {name: _without_defaults(item) for name, item in value.items()}
         return {name: item for name, item in kept.items() if item is not None} or None
     if isinstance(value, list):
-        return [_without_defaults(item) for item in value] or None
+        # Tensors that a backend completes come in any order.
+        return sorted(map(_without_defaults, value), key=str) or None
     # Numbers of 64 bits are text in protobuf's JSON.
     if value in (0, "0", "", False, None) or value in _DEFAULT_NAMES:
         return None
@@ -130,12 +132,15 @@ _DEFAULT_NAMES: Final = ("FORMAT_NONE", "MODEL_PRIORITY_DEFAULT", "REJECT")
 def _lines(document: Mapping[str, Any]) -> Iterator[str]:
     server = document["server"]
     yield f"{server['name']} {server['version']}: {len(document['models'])} models"
+    titles: Counter[str] = Counter()
     for model in document["models"]:
         yield f"{model['name']} version {model['version']}: " + (
             "would not be served" if model["problems"] else "would be served"
         )
         yield from (f"  problem: {text}" for text in model["problems"])
         yield from (f"  configuration: {text}" for text in model["config_differences"])
-        yield from (f"  may differ: {text}" for text in model["known_differences"])
+        titles.update(model["known_differences"])
+    for title, count in titles.most_common():
+        yield f"may differ in {count} of the models: {title}"
     unserved = sum(bool(model["problems"]) for model in document["models"])
     yield f"{unserved} of {len(document['models'])} would not be served"
