@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from nereid.rpc.grpc.messages import AllocateBuffer
     from nereid.rpc.grpc.status import RpcError
     from nereid.rpc.net.inflation import Inflation
-    from nereid_adopt.calls.requests import RequestFacts
     from nereid_adopt.proxy.http2_streams import Block, ProxyStream
     from nereid_adopt.proxy.site import Site
 
@@ -33,6 +33,8 @@ CONNECT_TIMEOUT_S: Final = 5.0
 _NO_REGION: Final = "its shared memory cannot be read"
 _UNAVAILABLE: Final = b"%d" % Status.UNAVAILABLE
 _OK: Final = b"0"
+_UNREACHABLE: Final = "the server cannot be reached"
+_ATTEMPTS: Final = 2
 _LOST: Final = "the connection to the server was lost"
 _HEAD: Final = b"\x88" + literal_at(31, b"application/grpc")
 
@@ -45,6 +47,8 @@ class GrpcClient:
         self.draw = site.traffic.draw_connection()
         self.servers = tuple(GrpcServer(address) for address in site.grpc_addresses)
         self.tasks: set[asyncio.Task[None]] = set()
+        self._found: list[bytes] = []
+        self._reader = Messages(self._found.append, site.max_copied_bytes)
 
     def make_protocol(self) -> Http2ClientConnection:
         """Return the protocol of the client's connection."""
@@ -65,6 +69,55 @@ class GrpcClient:
             task.cancel()
         for server in self.servers:
             server.close()
+
+    def send_request(
+        self,
+        side: Side,
+        stream: ProxyStream | None,
+        head: Block,
+        content: list[bytes],
+        on_done: Callable[[_Response], None],
+    ) -> _Response:
+        """Send a whole request to one side, whose response is passed on to the stream."""
+        response = _Response(
+            stream,
+            self.site.max_copied_bytes,
+            on_done,
+            may_refuse=stream is not None and side is Side.NEW,
+        )
+        connection = self.servers[side].ready
+        if connection is None:
+            self.spawn(self._connect_and_open(side, response, head, content))
+        else:
+            _open(connection, response, head, content)
+        return response
+
+    async def _connect_and_open(
+        self, side: Side, response: _Response, head: Block, content: list[bytes]
+    ) -> None:
+        try:
+            connection = await self.servers[side].connect()
+        except OSError:
+            if not response.is_done:
+                response.refuse()
+            return
+        if not response.is_done:
+            _open(connection, response, head, content)
+
+    def message_of(self, head: Block | None, content: bytes) -> bytes | None:
+        """Return the message in the content of a unary call, or `None` if it is damaged."""
+        self._found.clear()
+        self._reader.begin(head)
+        self._reader.feed(content)
+        return self._found[0] if len(self._found) == 1 else None
+
+    def reply_of(self, response: _Response, content: bytes) -> GrpcReply:
+        """Return a complete response as it is compared."""
+        if response.status == _OK:
+            return GrpcReply(self.message_of(response.head, content))
+        assert response.trailers is not None
+        text = decode_message(response.trailers.get(b"grpc-message") or b"")
+        return GrpcReply(None, response.status.decode("latin-1"), text)
 
     def spawn(self, work: Any) -> None:
         """Run a coroutine until it ends, or the client's connection does."""
@@ -131,9 +184,12 @@ class Messages:
         self._reader: MessageReader[MessageStream] = MessageReader(max_bytes, self)
         self.failed = False
 
-    def set_encoding(self, head: Block) -> None:
-        """Note how the messages are compressed."""
-        self._stream.encoding = (head.get(b"grpc-encoding") or b"identity").decode("latin-1")
+    def begin(self, head: Block | None) -> None:
+        """Begin a call: note how the messages are compressed."""
+        encoding = None if head is None else head.get(b"grpc-encoding")
+        self._stream.encoding = "identity" if encoding is None else encoding.decode("latin-1")
+        self._stream.partial_message = None
+        self.failed = False
 
     def feed(self, content: bytes) -> None:
         """Read content."""
@@ -166,21 +222,30 @@ class Messages:
 class _Response:
     """Response of one server to a unary call, passed on to the client if there is one.
 
-    `refused`: the server did not process the call, and nothing was passed on.
+    refused: the server did not process the call, and nothing was passed on. on_done: called once,
+    unless the call is cancelled.
     """
 
-    def __init__(self, client: ProxyStream | None, max_bytes: int, *, may_refuse: bool) -> None:
+    def __init__(
+        self,
+        client: ProxyStream | None,
+        max_bytes: int,
+        on_done: Callable[[_Response], None],
+        *,
+        may_refuse: bool,
+    ) -> None:
         self._client = client
         self._may_refuse = may_refuse
         self._max_bytes = max_bytes
+        self._on_done = on_done
         self._held: Block | None = None
         self.server: ProxyStream | None = None
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.refused = False
-        self.content: list[bytes] = []
-        self.content_bytes = 0
+        self.is_done = False
         self.head: Block | None = None
         self.trailers: Block | None = None
+        self._content: list[bytes] = []
+        self._content_bytes = 0
         self._passed_on = False
 
     @property
@@ -189,16 +254,9 @@ class _Response:
         return (self.trailers.get(b"grpc-status") if self.trailers is not None else None) or b""
 
     @property
-    def message(self) -> bytes | None:
-        """The response's message; `None` if there is none, or if it was too large to be kept."""
-        found: list[bytes] = []
-        if self.content_bytes > self._max_bytes:
-            return None
-        reader = Messages(found.append, self._max_bytes)
-        if self.head is not None:
-            reader.set_encoding(self.head)
-        reader.feed(b"".join(self.content))
-        return found[0] if len(found) == 1 else None
+    def content(self) -> bytes | None:
+        """The response's content; `None` if it was too large to be kept."""
+        return None if self._content_bytes > self._max_bytes else b"".join(self._content)
 
     def on_head(self, block: Block) -> None:
         self.head = block
@@ -210,11 +268,11 @@ class _Response:
 
     def on_content(self, content: bytes) -> None:
         self._pass_on_head()
-        self.content_bytes += len(content)
-        if self.content_bytes <= self._max_bytes:
-            self.content.append(content)
+        self._content_bytes += len(content)
+        if self._content_bytes <= self._max_bytes:
+            self._content.append(content)
         else:
-            self.content.clear()
+            self._content.clear()
         if self._client is not None:
             self._client.send_content(content)
             if self._client.is_full and self.server is not None:
@@ -228,6 +286,7 @@ class _Response:
             self._pass_on_head()
             if self._client is not None:
                 self._client.end(trailers.encoded if trailers is not None else b"")
+                self._client.connection.flush_if_alone()
         self._finish()
 
     def on_reset(self, code: int, *, processed: bool) -> None:
@@ -255,10 +314,10 @@ class _Response:
 
     def cancel(self) -> None:
         """Cancel the call at the server."""
+        self.is_done = True
+        self._client = None
         if self.server is not None:
             self.server.reset()
-        self._client = None
-        self._finish()
 
     def _pass_on_head(self) -> None:
         self._passed_on = True
@@ -267,8 +326,9 @@ class _Response:
         self._held = None
 
     def _finish(self) -> None:
-        if not self.done.done():
-            self.done.set_result(None)
+        if not self.is_done:
+            self.is_done = True
+            self._on_done(self)
 
 
 class UnaryCall:
@@ -285,6 +345,14 @@ class UnaryCall:
         self._content: list[bytes] = []
         self._content_bytes = 0
         self._response: _Response | None = None
+        # Of an inference.
+        self._side = Side.OLD
+        self._attempts = 0
+        self._begin = 0.0
+        self._request: bytes | None = None
+        self._model = ""
+        self._facts = NO_FACTS
+        self._inputs: dict[str, bytes] | None = {}
 
     def on_head(self, block: Block) -> None:
         """Do nothing: requests have one head."""
@@ -306,8 +374,10 @@ class UnaryCall:
 
     def on_end(self, trailers: Block | None) -> None:  # noqa: ARG002 - they have no meaning in gRPC
         """Send the request."""
-        work = self._infer() if self._kind is CallKind.INFER else self._change()
-        self._client.spawn(work)
+        if self._kind is CallKind.INFER:
+            self._infer()
+        else:
+            self._client.spawn(self._change())
 
     def on_reset(self, code: int, *, processed: bool) -> None:  # noqa: ARG002
         """Cancel the call."""
@@ -319,119 +389,102 @@ class UnaryCall:
         if self._response is not None:
             self._response.resume()
 
-    async def _infer(self) -> None:
+    def _infer(self) -> None:
         site = self._client.site
-        request = self._request_message()
-        model, facts = grpc_facts(request) if request is not None else ("", NO_FACTS)
-        inputs = site.regions.read(facts.input_ranges) if facts.input_ranges else {}
-        begin = perf_counter()
-        side, response = await self._first_response(site.traffic.side_of_request(facts.step))
-        latency_s = perf_counter() - begin
-        if response is None or request is None or not response.status:
-            return
-        if site.recorder.may_copy(model, facts):
-            self._copy(model, facts, side, response, (request, inputs, latency_s))
+        self._request = self._client.message_of(self._head, b"".join(self._content))
+        if self._request is not None:
+            self._model, self._facts = grpc_facts(self._request)
+        if self._facts.input_ranges:
+            self._inputs = site.regions.read(self._facts.input_ranges)
+        self._begin = perf_counter()
+        self._attempt(site.traffic.side_of_request(self._facts.step))
 
-    def _request_message(self) -> bytes | None:
-        found: list[bytes] = []
-        reader = Messages(found.append, self._client.site.max_copied_bytes)
-        reader.set_encoding(self._head)
-        reader.feed(b"".join(self._content))
-        return found[0] if len(found) == 1 else None
+    def _attempt(self, side: Side) -> None:
+        self._side = side
+        self._attempts += side is Side.OLD
+        self._response = self._client.send_request(
+            side, self._stream, self._head, self._content, self._on_response
+        )
 
-    async def _first_response(self, side: Side) -> tuple[Side, _Response | None]:
-        """Pass on one side's response, and the old one's if the new one does not process it."""
+    def _on_response(self, response: _Response) -> None:
         recorder = self._client.site.recorder
-        if side is Side.NEW:
-            response = await self._send(side, self._stream, may_refuse=True)
-            if not response.refused:
-                recorder.responses[side] += 1
-                return side, response
+        if not response.refused:
+            recorder.responses[self._side] += 1
+            if response.status and self._request is not None:
+                # After the response is written.
+                asyncio.get_running_loop().call_soon(
+                    self._copy, self._request, response, perf_counter() - self._begin
+                )
+        elif self._side is Side.NEW:
             recorder.failovers += 1
-        response = await self._send(Side.OLD, self._stream, may_refuse=False)
-        if response.refused:
-            # Its idle connection may have been closed at that moment.
-            response = await self._send(Side.OLD, self._stream, may_refuse=False)
-        if response.refused:
+            self._attempt(Side.OLD)
+        elif self._attempts < _ATTEMPTS:
+            # The idle connection may have been closed at that moment.
+            self._attempt(Side.OLD)
+        else:
             recorder.failures += 1
-            fail_call(self._stream, "the server cannot be reached")
-            return Side.OLD, None
-        recorder.responses[Side.OLD] += 1
-        return Side.OLD, response
+            fail_call(self._stream, _UNREACHABLE)
 
-    async def _send(self, side: Side, client: ProxyStream | None, *, may_refuse: bool) -> _Response:
-        response = _Response(client, self._client.site.max_copied_bytes, may_refuse=may_refuse)
-        if client is not None:
-            self._response = response
-        server = self._client.servers[side]
-        try:
-            connection = server.ready or await server.connect()
-        except OSError:
-            response.refuse()
-            return response
-        if response.done.done():
-            return response
-        stream = response.server = connection.open(self._head.encoded, response)
-        for piece in self._content:
-            stream.send_content(piece)
-        stream.end()
-        await response.done
-        return response
-
-    def _copy(
-        self,
-        model: str,
-        facts: RequestFacts,
-        side: Side,
-        response: _Response,
-        sent: tuple[bytes, dict[str, bytes] | None, float],
-    ) -> None:
-        recorder = self._client.site.recorder
-        request, inputs, latency_s = sent
-        message = response.message
-        if response.status == _OK and message is None:
+    def _copy(self, request: bytes, response: _Response, latency_s: float) -> None:
+        site, model, facts = self._client.site, self._model, self._facts
+        recorder = site.recorder
+        if not recorder.may_copy(model, facts):
+            return
+        content = response.content
+        if content is None:
             recorder.skip(model, "the response is too large", facts.step)
             return
-        outputs = self._client.site.regions.read(facts.output_ranges)
-        if inputs is None or outputs is None:
+        outputs = site.regions.read(facts.output_ranges)
+        if self._inputs is None or outputs is None:
             recorder.skip(model, _NO_REGION, facts.step)
             return
         recorder.submit(
             CopiedCall(
                 model=model,
-                side=side,
+                side=self._side,
                 path=self._path,
                 headers=tuple(self._head.fields),
                 request=request,
-                reply=_reply(response, message),
+                reply=self._client.reply_of(response, content),
                 latency_s=latency_s,
                 step=facts.step,
-                inputs=inputs,
+                inputs=self._inputs,
                 outputs=outputs,
             )
         )
 
     async def _change(self) -> None:
-        """Have both servers make a change. The one that answers other calls makes it last."""
+        """Have both servers make a change. The one that responds to other calls makes it last."""
         site = self._client.site
         await site.recorder.drain()
         side = site.traffic.side_of_other_calls()
         other_status = b""
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(site.max_change_s):
-                other_status = (await self._send(side.other, None, may_refuse=False)).status
-        except TimeoutError:
-            pass
-        response = await self._send(side, self._stream, may_refuse=False)
+                other_status = (await self._change_one(side.other, None)).status
+        response = await self._change_one(side, self._stream)
         if response.refused:
             site.recorder.failures += 1
-            fail_call(self._stream, "the server cannot be reached")
+            fail_call(self._stream, _UNREACHABLE)
             return
         site.recorder.responses[side] += 1
-        request = self._request_message()
+        request = self._client.message_of(self._head, b"".join(self._content))
         if response.status == _OK and request is not None:
             site.regions.on_grpc_change(self._path, request)
         site.recorder.note_change(self._path, ok=response.status == other_status)
+
+    async def _change_one(self, side: Side, client: ProxyStream | None) -> _Response:
+        done: asyncio.Future[_Response] = asyncio.get_running_loop().create_future()
+        response = self._client.send_request(
+            side, client, self._head, self._content, done.set_result
+        )
+        if client is not None:
+            self._response = response
+        try:
+            return await done
+        except asyncio.CancelledError:
+            response.cancel()
+            raise
 
 
 class StreamCall:
@@ -462,7 +515,7 @@ class StreamCall:
             self._choose(client.site.traffic.side_of_other_calls())
         else:
             self._number = client.site.next_stream()
-            self._requests.set_encoding(head)
+            self._requests.begin(head)
             self._record("begin", path=path, headers=tuple(head.fields))
 
     def on_head(self, block: Block) -> None:
@@ -510,7 +563,7 @@ class StreamCall:
     def on_response_head(self, block: Block) -> None:
         """Pass on the response's headers."""
         if self._responses is not None:
-            self._responses.set_encoding(block)
+            self._responses.begin(block)
         self._stream.send_head(block.encoded)
 
     def on_response_content(self, content: bytes) -> None:
@@ -565,7 +618,7 @@ class StreamCall:
             return
         if connection is None:
             recorder.failures += 1
-            fail_call(self._stream, f"the server cannot be reached: {why}")
+            fail_call(self._stream, f"{_UNREACHABLE}: {why}")
             return
         recorder.responses[self._side or Side.OLD] += 1
         self._server = connection.open(self._head.encoded, self._replies)
@@ -652,9 +705,11 @@ def fail_call(stream: ProxyStream, message: str) -> None:
     stream.end(head + encode_status(Status.UNAVAILABLE, message))
 
 
-def _reply(response: _Response, message: bytes | None) -> GrpcReply:
-    if response.status == _OK:
-        return GrpcReply(message)
-    assert response.trailers is not None
-    text = decode_message(response.trailers.get(b"grpc-message") or b"")
-    return GrpcReply(None, response.status.decode("latin-1"), text)
+def _open(
+    connection: Http2ServerConnection, response: _Response, head: Block, content: list[bytes]
+) -> None:
+    stream = response.server = connection.open(head.encoded, response)
+    for piece in content:
+        stream.send_content(piece)
+    stream.end()
+    connection.flush_if_alone()

@@ -32,15 +32,16 @@ SERVER_LIMITS: Final = Limits(max_header_list_bytes=1 << 16, trusts_peer=True)
 class Block:
     """A header block: its fields, and the same encoded as literals."""
 
-    __slots__ = ("encoded", "fields")
+    __slots__ = ("_values", "encoded", "fields")
 
     def __init__(self, fields: list[Field]) -> None:
         self.fields = fields
+        self._values = dict(reversed(fields))
         self.encoded = b"".join(literal(name, value) for name, value in fields)
 
     def get(self, name: bytes) -> bytes | None:
         """Return the first value of a field."""
-        return next((value for key, value in self.fields if key == name), None)
+        return self._values.get(name)
 
 
 class StreamOwner(Protocol):
@@ -140,6 +141,11 @@ class StreamConnection(Http2Protocol):
         for stream in self.http2.connection_lost():
             self._close(stream, Code.CONNECT_ERROR, processed=True)
         self.on_closed()
+
+    def flush_if_alone(self) -> None:
+        """Write at once if no other stream can join the write."""
+        if len(self.http2.streams.open) <= 1:
+            self.writer.flush()
 
     def decode(self, block: bytes) -> Block:
         """Return a decoded header block."""
