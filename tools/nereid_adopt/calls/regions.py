@@ -35,8 +35,9 @@ class _Region(NamedTuple):
 class Regions:
     """Registered regions. Without a range's bytes, a request cannot be copied."""
 
-    def __init__(self, directory: Path = _DIRECTORY) -> None:
+    def __init__(self, directory: Path = _DIRECTORY, max_regions: int = _MAX_REGIONS) -> None:
         self._directory = directory
+        self._max_regions = max_regions
         self._regions: dict[str, _Region] = {}
         self._descriptors: dict[str, int] = {}
 
@@ -98,7 +99,7 @@ class Regions:
         self._forget("")
 
     def _add(self, name: str, region: _Region) -> None:
-        if len(self._regions) < _MAX_REGIONS:
+        if len(self._regions) < self._max_regions:
             self._close(region.key)
             self._regions[name] = region
 

@@ -345,7 +345,7 @@ class UnaryCall:
         self._content: list[bytes] = []
         self._content_bytes = 0
         self._response: _Response | None = None
-        # Of an inference.
+        # The attributes of an inference follow.
         self._side = Side.OLD
         self._attempts = 0
         self._begin = 0.0
