@@ -98,6 +98,15 @@ class HttpClientConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """Return whether the connection stays half-closed: it does while a request is served."""
+        request = self._reader.request
+        if request is not None and request.arriving is not None:
+            # The server waits for the rest of its body.
+            self._transport.abort()
+            return False
+        # Further requests keep their server's connection open.
+        if self._requests.empty():
+            for server in self._servers:
+                server.end_output()
         self._requests.put_nowait(None)
         return True
 

@@ -112,6 +112,11 @@ class HttpServerConnection:
         if self._protocol is not None:
             await self._protocol.closed.wait()
 
+    def end_output(self) -> None:
+        """Pass on that the client sends no more, so that the server may cancel its request."""
+        if self._protocol is not None:
+            self._protocol.end_output()
+
     def close(self) -> None:
         """Close the connection at once."""
         if self._protocol is not None:
@@ -153,6 +158,11 @@ class _Protocol(asyncio.Protocol):
             raise
         finally:
             self._exchange = self._done = None
+
+    def end_output(self) -> None:
+        if self._exchange is not None and not self.transport.is_closing():
+            self.usable = False
+            self.transport.write_eof()
 
     async def _send_rest(self, rest: AsyncIterator[bytes], done: asyncio.Future[None]) -> None:
         async for piece in rest:
