@@ -32,6 +32,8 @@ class ReportQuestion:
 
 _SIZE: Final = Struct("<Q")
 _NICENESS: Final = 10
+# Further models are counted under no name.
+_MAX_REFUSED: Final = 1000
 FULL: Final = "the queue was full"
 
 
@@ -77,6 +79,8 @@ class ReportProcess:
             or writer.is_closing()
             or writer.transport.get_write_buffer_size() > self._max_queued_bytes
         ):
+            if model not in self._refused and len(self._refused) >= _MAX_REFUSED:
+                model = ""
             self._refused[model] = self._refused.get(model, 0) + 1
             return False
         self._send(message)

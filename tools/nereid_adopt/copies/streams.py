@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 # Responses of a request that wait for the other server's are compared when there are so many.
 _MAX_WAITING: Final = 1024
-_MAX_INPUTS: Final = 1024
+# Requests whose responses are kept together. The oldest ones are compared beyond the first number
+# if both servers have sent as many responses, beyond the second one in any case.
+_MAX_OPEN: Final = 256
+_MAX_REQUESTS: Final = 8192
 _FINAL: Final = "parameter triton_final_response"
 
 
@@ -108,7 +111,7 @@ class StreamCopy:
     def _on_request(self, message: bytes) -> None:
         self._model = self._model or model_of(message)
         request_id, inputs = grpc_inputs(message)
-        if len(self._inputs) < _MAX_INPUTS:
+        if len(self._inputs) < _MAX_REQUESTS:
             self._inputs[request_id] = inputs
         self._stream.send(message)
 
@@ -131,10 +134,24 @@ class StreamCopy:
             return
         found = self._responses.setdefault(request_id, _Responses())
         found.sides[side].append(response)
+        if len(self._responses) > _MAX_OPEN:
+            self._close_oldest()
         if len(found.sides[side]) >= _MAX_WAITING:
             self._compare(request_id, *found.take_pairs())
             if len(found.sides[side]) >= _MAX_WAITING:
                 self._compare(request_id, *found.take_all())
+
+    def _close_oldest(self) -> None:
+        request_id, oldest = next(iter(self._responses.items()))
+        old, new = map(len, oldest.sides)
+        if old != new and len(self._responses) <= _MAX_REQUESTS:
+            # Let it wait, and look at the next one.
+            self._responses[request_id] = self._responses.pop(request_id)
+            return
+        del self._responses[request_id]
+        if old or new:
+            self._compare(request_id, *map(with_end, oldest.take_all()))
+        self._inputs.pop(request_id, None)
 
     def _compare(self, request_id: str, old: list[Any], new: list[Any]) -> None:
         inputs = self._inputs.get(request_id, {})
@@ -145,7 +162,8 @@ class StreamCopy:
         if len(self._ended) == len(Side) and not self._is_broken:
             for request_id, responses in self._responses.items():
                 old, new = map(with_end, responses.take_all())
-                self._compare(request_id, old, new)
+                if old or new:
+                    self._compare(request_id, old, new)
             self._responses.clear()
             self._on_closed()
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 _MAX_DRAIN_S: Final = 2.0
 _MAX_BROKEN: Final = 100_000
-_MAX_CHANGES: Final = 1000
+_MAX_COUNTS: Final = 1000
+_OTHER: Final = "(other)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ class Recorder:
             self._broken.discard(step.key)
         if step.key not in self._broken:
             return True
-        self.not_copied[model, "a request of its sequence was not copied"] += 1
+        self._count_not_copied(model, "a request of its sequence was not copied")
         if step.end:
             self._broken.discard(step.key)
         return False
@@ -129,7 +130,7 @@ class Recorder:
 
     def skip(self, model: str, reason: str, step: SequenceStep | None = None) -> None:
         """Count a request that has no copy."""
-        self.not_copied[model, reason] += 1
+        self._count_not_copied(model, reason)
         self._break_sequence(step)
 
     def abandon_stream(self, stream: int) -> None:
@@ -138,7 +139,9 @@ class Recorder:
 
     def note_change(self, name: str, *, ok: bool) -> None:
         """Count a change; ok: whether it had the same outcome at both servers."""
-        self.changes[name if len(self.changes) < _MAX_CHANGES else "(other)", ok] += 1
+        if (name, ok) not in self.changes and len(self.changes) >= _MAX_COUNTS:
+            name = _OTHER
+        self.changes[name, ok] += 1
 
     async def drain(self) -> None:
         """Wait until the copies of all earlier calls have ended, for two seconds at most."""
@@ -150,6 +153,12 @@ class Recorder:
     async def _ask_drained(self) -> None:
         with suppress(Unavailable):
             await self._process.ask(DrainQuestion())
+
+    def _count_not_copied(self, model: str, reason: str) -> None:
+        # Clients may name any models.
+        if (model, reason) not in self.not_copied and len(self.not_copied) >= _MAX_COUNTS:
+            model = _OTHER
+        self.not_copied[model, reason] += 1
 
     def _break_sequence(self, step: SequenceStep | None) -> None:
         if step is not None and not step.end and len(self._broken) < _MAX_BROKEN:
