@@ -6,6 +6,7 @@ Most requests have neither, so that their bytes are only searched for a word.
 from __future__ import annotations
 
 import json
+import zlib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 _SEQUENCE: Final = b"sequence_id"
 _REGION: Final = b"shared_memory_region"
+_GZIP_OR_ZLIB: Final = zlib.MAX_WBITS | 32
+_MAX_DECODED_BYTES: Final = 256 << 20
 
 
 class RegionRange(NamedTuple):
@@ -37,6 +40,18 @@ class RequestFacts(NamedTuple):
 
 
 NO_FACTS: Final = RequestFacts()
+
+
+def decoded(body: bytes, encoding: str) -> bytes | None:
+    """Return a body without its content coding, or `None` if it cannot be decoded."""
+    if encoding in {"", "identity"}:
+        return body
+    inflater = zlib.decompressobj(wbits=_GZIP_OR_ZLIB)
+    try:
+        content = inflater.decompress(body, _MAX_DECODED_BYTES)
+    except zlib.error:
+        return None
+    return content if inflater.eof else None
 
 
 def http_facts(model: str, body: bytes, json_bytes: int) -> RequestFacts:

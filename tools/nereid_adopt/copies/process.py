@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 from nereid.comparison.process import ReportQuestion, pack, receive
 from nereid.comparison.responses import Exchange
 from nereid.comparison.tally import Tally, TallyOptions
+from nereid_adopt.calls.requests import decoded
 from nereid_adopt.calls.traffic import Side
 from nereid_adopt.copies.decoding import grpc_inputs, grpc_response, http_inputs, http_response
 from nereid_adopt.copies.sender import CopySender, NotCopiedError
@@ -34,6 +35,8 @@ FULL: Final = "the queue was full"
 _NICENESS: Final = 10
 # Copies in flight. Further ones wait in the socket, and then in the proxy's queue.
 _MAX_COPIES: Final = 64
+# Larger ones count as several.
+_SLOT_BYTES: Final = 1 << 20
 
 
 class CopyOptions(NamedTuple):
@@ -59,7 +62,10 @@ class Copies:
 
     async def add(self, call: CopiedCall) -> None:
         """Send a copy, when fewer than the maximum are in flight."""
-        await self._slots.acquire()
+        size = len(call.request) + sum(map(len, (*call.inputs.values(), *call.outputs.values())))
+        slots = min(_MAX_COPIES, 1 + size // _SLOT_BYTES)
+        for _ in range(slots):
+            await self._slots.acquire()
         key = None if call.step is None else call.step.key
         earlier = None if key is None else self._last_of_sequence.get(key)
         task = asyncio.get_running_loop().create_task(self._copy(call, earlier))
@@ -69,7 +75,8 @@ class Copies:
 
         def on_done(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
-            self._slots.release()
+            for _ in range(slots):
+                self._slots.release()
             if key is not None and self._last_of_sequence.get(key) is task:
                 del self._last_of_sequence[key]
 
@@ -119,7 +126,7 @@ class Copies:
             self.tally.add_not_compared(call.model, "a response could not be read")
             return
         request_id, inputs = (
-            http_inputs(call.request, call.json_bytes)
+            http_inputs(decoded(call.request, call.encoding) or b"", call.json_bytes)
             if isinstance(call.reply, HttpReply)
             else grpc_inputs(call.request)
         )

@@ -32,6 +32,7 @@ class HttpRequest:
         self.expects_continue = False
         self.content_length = 0
         self.json_bytes = 0
+        self.encoding = ""
         self.pieces: list[bytes] = []
         self.body_bytes = 0
         self.arriving: asyncio.Queue[bytes | None] | None = None
@@ -100,6 +101,8 @@ class RequestReader:
             self.request.chunked = True
         elif key == b"expect":
             self.request.expects_continue = value.lower() == _CONTINUE
+        elif key == b"content-encoding":
+            self.request.encoding = value.decode("latin-1").lower()
         elif key == b"inference-header-content-length" and value.isdigit():
             self.request.json_bytes = int(value)
 

@@ -34,7 +34,8 @@ class CutOffError(Exception):
 class HttpExchange:
     """One request and its response.
 
-    on_data: gets the response's bytes as they arrive, from its head on. refuses: whether a
+    on_data: gets the response's bytes as they arrive, from its head on. before_data: called once
+    before. refuses: whether a
     response of this status is not passed on, in which case it is only kept.
     """
 
@@ -43,6 +44,7 @@ class HttpExchange:
     rest: AsyncIterator[bytes] | None = None
     on_data: Callable[[bytes], None] | None = None
     refuses: Callable[[int], bool] | None = None
+    before_data: Callable[[], None] | None = None
     max_body_bytes: int = 1 << 31
     parser: ResponseParser = field(default_factory=ResponseParser)
     body_bytes: int = 0
@@ -253,6 +255,8 @@ class _Protocol(asyncio.Protocol):
             exchange.refused = True
             return
         exchange.passed_on = True
+        if exchange.before_data is not None:
+            exchange.before_data()
         if exchange.on_data is not None:
             exchange.on_data(b"".join(held))
 

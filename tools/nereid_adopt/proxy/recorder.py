@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from nereid_adopt.calls.requests import RequestFacts
     from nereid_adopt.calls.traffic import SequenceStep, Side
 
+NO_REGION: Final = "its shared memory cannot be read"
 _MAX_DRAIN_S: Final = 2.0
 _MAX_BROKEN: Final = 100_000
 _MAX_COUNTS: Final = 1000
@@ -25,11 +26,15 @@ _OTHER: Final = "(other)"
 
 @dataclass(frozen=True, slots=True)
 class HttpReply:
-    """Response of one server over HTTP. json_bytes: length of the JSON, 0 if all of it is."""
+    """Response of one server over HTTP.
+
+    json_bytes: length of the JSON, 0 if all of it is. encoding: its `Content-Encoding`.
+    """
 
     status: int
     body: bytes
     json_bytes: int = 0
+    encoding: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,7 @@ class CopiedCall:
     latency_s: float
     step: SequenceStep | None = None
     json_bytes: int = 0
+    encoding: str = ""
     inputs: Mapping[str, bytes] = field(default_factory=dict)
     outputs: Mapping[str, bytes] = field(default_factory=dict)
 
@@ -72,7 +78,6 @@ class StreamEvent:
     message: bytes = b""
     path: str = ""
     headers: tuple[tuple[bytes, bytes], ...] = ()
-    at_s: float = 0.0
     model: str = ""
 
 

@@ -12,6 +12,8 @@ from nereid_adopt.proxy.recorder import StreamEvent
 class Channel:
     """Channel whose only stream the test plays."""
 
+    buffered_bytes = 0
+
     def __init__(self) -> None:
         self.sent: list[bytes] = []
         self.half_closed = self.cancelled = False
@@ -152,3 +154,33 @@ def test_a_cancelled_stream_compares_what_both_have_sent() -> None:
     assert world.channel.cancelled
     assert world.closed == 1
     assert world.tally.document()["not_compared"] == {"the client cancelled the stream": 1}
+
+
+def test_another_status_of_the_stream_is_a_difference() -> None:
+    world = World()
+    world.send("a")
+    respond_all(world, Side.OLD, "a")
+    respond_all(world, Side.NEW, "a")
+    world.on_event("end", b"13")
+    world.channel.on_close(None)
+    [model] = world.tally.document()["models"]
+    assert [item["name"] for item in model["differences"]] == ["stream status"]
+
+
+def test_a_server_that_does_not_read_is_not_waited_for() -> None:
+    world = World()
+    world.channel.buffered_bytes = 1 << 30
+    world.send("a")
+    assert world.tally.document()["not_compared"] == {"the other server is too slow": 1}
+
+
+def test_responses_that_wait_are_bounded_in_bytes() -> None:
+    world = World()
+    world.send("a")
+    message = kserve_pb2.ModelStreamInferResponse()
+    message.infer_response.outputs.add(name="y", datatype="UINT8", shape=[1 << 20])
+    message.infer_response.raw_output_contents.append(bytes(1 << 20))
+    raw = message.SerializeToString()
+    for _ in range(65):
+        world.on_event("response", raw)
+    assert world.tally.document()["not_compared"] == {"the other server is too slow": 1}
