@@ -104,7 +104,7 @@ async def test_pipelined_requests_get_their_responses_in_order() -> None:
         assert old.connections == 1
 
 
-async def test_a_client_that_expects_100_continue_is_told_to() -> None:
+async def test_a_client_that_expects_100_continue_gets_it() -> None:
     async with proxied(echo) as (_, _, connect):
         reader, writer = await connect()
         request = post(b"/v2/models/m/infer", b"body", b"Expect: 100-continue\r\n")

@@ -523,7 +523,7 @@ class StreamCall:
         max_bytes = client.site.max_copied_bytes
         self._requests = Messages(self._on_request, max_bytes) if copied else None
         self._responses = Messages(self._on_response, max_bytes) if copied else None
-        # Of the time before the server is connected.
+        # Events and steps wait until the server is connected.
         self._events: list[StreamEvent] = []
         self._steps: list[SequenceStep] = []
         self._replies = _StreamReplies(self)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from nereid_adopt.calls.requests import RequestFacts
     from nereid_adopt.calls.traffic import SequenceStep, Side
 
+BROKEN_SEQUENCE: Final = "a request of its sequence was not copied"
 NO_REGION: Final = "its shared memory cannot be read"
 _MAX_DRAIN_S: Final = 2.0
 _MAX_BROKEN: Final = 100_000
@@ -114,7 +115,7 @@ class Recorder:
             self._broken.discard(step.key)
         if step.key not in self._broken:
             return True
-        self._count_not_copied(model, "a request of its sequence was not copied")
+        self._count_not_copied(model, BROKEN_SEQUENCE)
         if step.end:
             self._broken.discard(step.key)
         return False
@@ -157,7 +158,7 @@ class Recorder:
 
     async def _ask_drained(self) -> None:
         with suppress(Unavailable):
-            await self._process.ask(DrainQuestion())
+            await self._process.ask_in_order(DrainQuestion())
 
     def _count_not_copied(self, model: str, reason: str) -> None:
         # Clients may name any models.
