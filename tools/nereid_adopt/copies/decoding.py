@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from google.protobuf.message import DecodeError
+
 from nereid.comparison.responses import Failure, Response, Tensor
 from nereid.core.tensors.datatypes import byte_size, element_count
 from nereid.pb import kserve_pb2
@@ -109,7 +111,7 @@ def grpc_inputs(message: bytes) -> tuple[str, Tensors]:
     try:
         request = kserve_pb2.ModelInferRequest.FromString(message)
         return request.id, grpc_tensors(request.inputs, request.raw_input_contents)
-    except (ValueError, LookupError):
+    except (ValueError, LookupError, DecodeError):
         return "", {}
 
 

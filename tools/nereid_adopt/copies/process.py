@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from nereid.comparison.responses import Response
     from nereid.comparison.rules import Rules
     from nereid_adopt.calls.traffic import SequenceStep
+
+_log = logging.getLogger(__name__)
 
 # Copies in flight. Further ones wait in the socket, and then in the proxy's queue.
 _MAX_COPIES: Final = 64
@@ -85,6 +88,9 @@ class Copies:
 
         def on_done(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                _log.error("copy failed: model=%s error=%r", call.model, error)
+                self.tally.add_not_compared(call.model, "the copy failed")
             for _ in range(slots):
                 self._slots.release()
             if key is not None and self._last_of_sequence.get(key) is task:
