@@ -32,6 +32,8 @@ class ReportQuestion:
 
 
 _SIZE: Final = Struct("<Q")
+# Size of the pickled message, and number of its buffers.
+_SIZES: Final = Struct("<QQ")
 _NICENESS: Final = 10
 # Further models are counted under no name.
 _MAX_REFUSED: Final = 1000
@@ -129,15 +131,23 @@ class _Connection:
         )
 
     def send(self, message: object) -> None:
-        """Queue a message."""
+        """Queue a message, of which values of pickle.PickleBuffer are not copied."""
         # Unpickling is safe: both ends are ours, and no other process has the socket.
-        pickled = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
-        self._writer.writelines((_SIZE.pack(len(pickled)), pickled))
+        buffers: list[pickle.PickleBuffer] = []
+        pickled = pickle.dumps(message, pickle.HIGHEST_PROTOCOL, buffer_callback=buffers.append)
+        blobs = [buffer.raw() for buffer in buffers]
+        sizes = b"".join(_SIZE.pack(len(blob)) for blob in blobs)
+        head = _SIZES.pack(len(pickled), len(blobs))
+        self._writer.writelines((head + sizes + pickled, *blobs))
 
     async def receive(self) -> Any:
         """Return the next message; raise EOFError or OSError if the other end is closed."""
-        (size,) = _SIZE.unpack(await self._reader.readexactly(_SIZE.size))
-        return pickle.loads(await self._reader.readexactly(size))  # noqa: S301 - see send()
+        read = self._reader.readexactly
+        size, count = _SIZES.unpack(await read(_SIZES.size))
+        sizes = await read(_SIZE.size * count)
+        pickled = await read(size)
+        blobs = [await read(blob_size) for (blob_size,) in _SIZE.iter_unpack(sizes)]
+        return pickle.loads(pickled, buffers=blobs)  # noqa: S301 - see send()
 
     def close(self) -> None:
         """Close the connection at once."""

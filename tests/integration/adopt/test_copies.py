@@ -60,7 +60,7 @@ async def copies(timeout_s: float = 5) -> AsyncIterator[tuple[Service, Copies]]:
 
 
 def call(message: bytes, step: SequenceStep | None = None) -> CopiedCall:
-    return CopiedCall("m", Side.OLD, MODEL_INFER, (), message, GrpcReply(b""), 0.1, step)
+    return CopiedCall("m", Side.OLD, MODEL_INFER, (), (message,), GrpcReply((b"",)), 0.1, step)
 
 
 def step(*, start: bool = False, end: bool = False) -> SequenceStep:
@@ -103,8 +103,8 @@ async def test_servers_that_do_not_respond_are_counted() -> None:
     async with copies(timeout_s=0.05) as (_, found):
         await found.add(call(b"h"))
         body = json.dumps({"inputs": []}).encode()
-        reply = HttpReply(200, b'{"outputs": []}')
-        await found.add(CopiedCall("m", Side.OLD, "/v2/models/m/infer", (), body, reply, 0.1))
+        reply = HttpReply(200, (b'{"outputs": []}',))
+        await found.add(CopiedCall("m", Side.OLD, "/v2/models/m/infer", (), (body,), reply, 0.1))
         await found.drain()
         assert found.tally.document()["not_compared"] == {"the other server did not respond": 2}
 

@@ -35,7 +35,7 @@ def http_response(reply: HttpReply, outputs: Mapping[str, bytes]) -> Response:
 
     outputs: contents of outputs in shared memory.
     """
-    body = decoded(reply.body, reply.encoding)
+    body = decoded(b"".join(reply.body), reply.encoding)
     if body is None:
         raise ValueError("the content coding is unknown or damaged")
     if reply.status != _OK:
@@ -64,7 +64,9 @@ def grpc_response(reply: GrpcReply, outputs: Mapping[str, bytes]) -> Response:
         number = int(reply.status) if reply.status.isdigit() else -1
         known = number in Status._value2member_map_
         return Response(failure=Failure(Status(number).name if known else reply.status, reply.text))
-    return infer_response(kserve_pb2.ModelInferResponse.FromString(reply.message), outputs)
+    return infer_response(
+        kserve_pb2.ModelInferResponse.FromString(b"".join(reply.message)), outputs
+    )
 
 
 def stream_response(message: bytes) -> tuple[str, Response]:

@@ -75,7 +75,8 @@ class Copies:
 
     async def add(self, call: CopiedCall) -> None:
         """Send a copy, when fewer than the maximum are in flight."""
-        size = len(call.request) + sum(map(len, (*call.inputs.values(), *call.outputs.values())))
+        contents = *call.request, *call.inputs.values(), *call.outputs.values()
+        size = sum(len(memoryview(content)) for content in contents)
         slots = min(_MAX_COPIES, 1 + size // _SLOT_BYTES)
         for _ in range(slots):
             await self._slots.acquire()
@@ -146,10 +147,11 @@ class Copies:
         except (ValueError, LookupError, TypeError, AttributeError, DecodeError):
             self.tally.add_not_compared(call.model, "a response could not be read")
             return
+        request = b"".join(call.request)
         request_id, inputs = (
-            http_inputs(decoded(call.request, call.encoding) or b"", call.json_bytes)
+            http_inputs(decoded(request, call.encoding) or b"", call.json_bytes)
             if isinstance(call.reply, HttpReply)
-            else grpc_inputs(call.request)
+            else grpc_inputs(request)
         )
         (old, old_s), (new, new_s) = replies[Side.OLD], replies[Side.NEW]
         self.tally.add(Exchange(call.model, inputs, [old], [new], old_s, new_s, request_id))

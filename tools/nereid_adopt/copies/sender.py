@@ -75,7 +75,7 @@ class CopySender:
 
     async def _send_http(self, call: CopiedCall) -> HttpReply:
         # Without content coding, so that this process need not decode responses.
-        body, json_bytes = decoded(call.request, call.encoding) or b"", call.json_bytes
+        body, json_bytes = decoded(b"".join(call.request), call.encoding) or b"", call.json_bytes
         if call.inputs or call.outputs:
             body, json_bytes = inline_http(body, json_bytes, call.inputs)
         fields = [field for field in call.headers if field[0].lower() not in _OWN_HEADERS]
@@ -101,10 +101,10 @@ class CopySender:
         if connection.is_open:
             idle.append(connection)
         parser = exchange.parser
-        return HttpReply(parser.status, exchange.body or b"", parser.json_bytes)
+        return HttpReply(parser.status, tuple(parser.body), parser.json_bytes)
 
     async def _send_grpc(self, call: CopiedCall) -> GrpcReply:
-        message = call.request
+        message = b"".join(call.request)
         if call.inputs or call.outputs:
             message = inline_grpc(message, call.inputs)
         try:
@@ -115,7 +115,7 @@ class CopySender:
             if error.status.name in {"UNAVAILABLE", "DEADLINE_EXCEEDED"}:
                 raise NotCopiedError("the other server did not respond") from error
             return GrpcReply(None, str(int(error.status)), error.message)
-        return GrpcReply(response)
+        return GrpcReply((response,))
 
 
 def metadata_of(

@@ -19,10 +19,10 @@ from nereid_adopt.calls.requests import NO_FACTS, grpc_facts, model_of
 from nereid_adopt.calls.traffic import Side
 from nereid_adopt.proxy.http2_streams import Http2ClientConnection, Http2ServerConnection
 from nereid_adopt.proxy.http_server import CONNECT_TIMEOUT_S
-from nereid_adopt.proxy.recorder import NO_REGION, CopiedCall, GrpcReply, StreamEvent
+from nereid_adopt.proxy.recorder import NO_REGION, CopiedCall, GrpcReply, StreamEvent, pieces_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from nereid.rpc.grpc.messages import AllocateBuffer
     from nereid.rpc.grpc.status import RpcError
@@ -104,17 +104,19 @@ class GrpcClient:
         if not response.is_done:
             _open(connection, response, head, content)
 
-    def message_of(self, head: Block | None, content: bytes) -> bytes | None:
+    def message_of(self, head: Block | None, content: Iterable[bytes]) -> bytes | None:
         """Return the message in the content of a unary call, or `None` if it is damaged."""
         self._found.clear()
         self._reader.begin(head)
-        self._reader.feed(content)
+        for piece in content:
+            self._reader.feed(piece)
         return self._found[0] if len(self._found) == 1 else None
 
-    def reply_of(self, response: _Response, content: bytes) -> GrpcReply:
+    def reply_of(self, response: _Response, content: list[bytes]) -> GrpcReply:
         """Return a complete response as it is compared."""
         if response.status == _OK:
-            return GrpcReply(self.message_of(response.head, content))
+            message = self.message_of(response.head, content)
+            return GrpcReply(None if message is None else pieces_of((message,)))
         assert response.trailers is not None
         text = decode_message(response.trailers.get(b"grpc-message") or b"")
         return GrpcReply(None, response.status.decode("latin-1"), text)
@@ -256,9 +258,9 @@ class _Response:
         return (self.trailers.get(b"grpc-status") if self.trailers is not None else None) or b""
 
     @property
-    def content(self) -> bytes | None:
-        """The response's content; `None` if it was too large to be kept."""
-        return None if self._content_bytes > self._max_bytes else b"".join(self._content)
+    def content(self) -> list[bytes] | None:
+        """The response's content in pieces; `None` if it was too large to be kept."""
+        return None if self._content_bytes > self._max_bytes else self._content
 
     def on_head(self, block: Block) -> None:
         self.head = block
@@ -397,7 +399,7 @@ class UnaryCall:
 
     def _infer(self) -> None:
         site = self._client.site
-        self._request = self._client.message_of(self._head, b"".join(self._content))
+        self._request = self._client.message_of(self._head, self._content)
         if self._request is not None:
             self._model, self._facts = grpc_facts(self._request)
         if self._facts.input_ranges:
@@ -457,7 +459,7 @@ class UnaryCall:
                 side=self._side,
                 path=self._path,
                 headers=tuple(self._head.fields),
-                request=request,
+                request=pieces_of((request,)),
                 reply=self._client.reply_of(response, content),
                 latency_s=latency_s,
                 step=facts.step,
@@ -481,7 +483,7 @@ class UnaryCall:
             fail_call(self._stream, _UNREACHABLE)
             return
         site.recorder.responses[side] += 1
-        request = self._client.message_of(self._head, b"".join(self._content))
+        request = self._client.message_of(self._head, self._content)
         if response.status == _OK and request is not None:
             site.regions.on_grpc_change(self._path, request)
         site.recorder.note_change(self._path, ok=response.status == other_status)

@@ -20,7 +20,7 @@ from nereid_adopt.proxy.http_server import (
     HttpServerConnection,
     NoResponseError,
 )
-from nereid_adopt.proxy.recorder import NO_REGION, CopiedCall, HttpReply
+from nereid_adopt.proxy.recorder import NO_REGION, CopiedCall, HttpReply, pieces_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -236,8 +236,7 @@ class HttpClientConnection(asyncio.Protocol):
         return Side.OLD, exchange
 
     def _exchange(self, request: HttpRequest) -> HttpExchange:
-        body = request.body
-        parts = [request.head(), *([request.encode_piece(body)] if body else ()), request.end()]
+        parts = [request.head(), *map(request.encode_piece, request.pieces), request.end()]
         return HttpExchange(
             parts,
             request.method == "HEAD",
@@ -301,9 +300,9 @@ class HttpClientConnection(asyncio.Protocol):
                     side=side,
                     path=request.target.decode("latin-1"),
                     headers=tuple(request.headers),
-                    request=request.body,
+                    request=pieces_of(request.pieces),
                     reply=HttpReply(
-                        parser.status, body, parser.json_bytes, parser.content_encoding
+                        parser.status, pieces_of(body), parser.json_bytes, parser.content_encoding
                     ),
                     latency_s=latency_s,
                     step=facts.step,
@@ -341,7 +340,7 @@ class HttpClientConnection(asyncio.Protocol):
 
 
 def _facts(request: HttpRequest, model: str) -> RequestFacts:
-    body = decoded(request.body, request.encoding)
+    body = decoded(request.json_text, request.encoding)
     return http_facts(model, body or b"", request.json_bytes)
 
 

@@ -44,6 +44,18 @@ class HttpRequest:
             self.pieces = [b"".join(self.pieces)]
         return self.pieces[0]
 
+    @property
+    def json_text(self) -> bytes:
+        """The body's JSON, with the begin of the tensors that may follow it."""
+        if not self.json_bytes or self.encoding:
+            return self.body
+        text = b""
+        for piece in self.pieces:
+            text += piece
+            if len(text) >= self.json_bytes:
+                break
+        return text
+
     def head(self) -> bytes:
         """Return the request's head; the proxy itself has replied to `Expect`."""
         lines = [f"{self.method} ".encode("latin-1") + self.target + b" HTTP/1.1"]

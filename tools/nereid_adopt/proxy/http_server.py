@@ -53,9 +53,9 @@ class HttpExchange:
     is_http: bool = True
 
     @property
-    def body(self) -> bytes | None:
-        """The response's body, or `None` if it was too large to be kept."""
-        return None if self.body_bytes > self.max_body_bytes else b"".join(self.parser.body)
+    def body(self) -> list[bytes] | None:
+        """The response's body in pieces, or `None` if it was too large to be kept."""
+        return None if self.body_bytes > self.max_body_bytes else self.parser.body
 
 
 class HttpServerConnection:

@@ -6,12 +6,13 @@ import asyncio
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pickle import PickleBuffer
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from nereid.comparison.process import ReportProcess
     from nereid_adopt.calls.requests import RequestFacts
@@ -19,10 +20,22 @@ if TYPE_CHECKING:
 
 BROKEN_SEQUENCE: Final = "a request of its sequence was not copied"
 NO_REGION: Final = "its shared memory cannot be read"
+_MIN_BUFFER_BYTES: Final = 8192
 _MAX_DRAIN_S: Final = 2.0
 _MAX_BROKEN: Final = 100_000
 _MAX_COUNTS: Final = 1000
 _OTHER: Final = "(other)"
+
+
+# Content as it arrived. Large pieces reach the process of copies without a copy of their own.
+Pieces = tuple["bytes | PickleBuffer", ...]
+
+
+def pieces_of(content: Iterable[bytes]) -> Pieces:
+    """Return content as a call has it."""
+    return tuple(
+        PickleBuffer(piece) if len(piece) >= _MIN_BUFFER_BYTES else piece for piece in content
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +46,16 @@ class HttpReply:
     """
 
     status: int
-    body: bytes
+    body: Pieces
     json_bytes: int = 0
     encoding: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class GrpcReply:
-    """Response of one server over gRPC: a message, or a status that is not OK."""
+    """Response of one server over gRPC: the pieces of a message, or a status that is not OK."""
 
-    message: bytes | None
+    message: Pieces | None
     status: str = ""
     text: str = ""
 
@@ -59,7 +72,7 @@ class CopiedCall:
     # HTTP's target, or gRPC's path.
     path: str
     headers: tuple[tuple[bytes, bytes], ...]
-    request: bytes
+    request: Pieces
     reply: HttpReply | GrpcReply
     latency_s: float
     step: SequenceStep | None = None

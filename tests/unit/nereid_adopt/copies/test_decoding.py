@@ -45,27 +45,27 @@ def test_http_responses_become_tensors() -> None:
         ],
     }
     text = json.dumps(document).encode()
-    response = http_response(HttpReply(200, text + _FOUR, len(text)), {})
+    response = http_response(HttpReply(200, (text, _FOUR), len(text)), {})
     assert response.outputs["a"] == Tensor("INT32", (2,), np.array([1, 2], "<i4").tobytes())
     assert response.outputs["b"] == Tensor("FP32", (4,), _FOUR)
     assert response.fields == {"id": "7", "model_name": "m", "parameter p": "True"}
     whole = gzip.compress(text + _FOUR)
-    assert http_response(HttpReply(200, whole, len(text), "gzip"), {}) == response
+    assert http_response(HttpReply(200, (whole,), len(text), "gzip"), {}) == response
 
 
 def test_http_errors_and_generated_texts() -> None:
-    found = http_response(HttpReply(404, b'{"error":"unknown"}'), {})
+    found = http_response(HttpReply(404, (b'{"error":"unknown"}',)), {})
     assert found.failure == Failure("404", "unknown")
-    assert http_response(HttpReply(500, b"oops"), {}).failure == Failure("500", "oops")
-    assert http_response(HttpReply(200, b'{"text":"x"}'), {}).fields == {"text": '"x"'}
+    assert http_response(HttpReply(500, (b"oops",)), {}).failure == Failure("500", "oops")
+    assert http_response(HttpReply(200, (b'{"text":"x"}',)), {}).fields == {"text": '"x"'}
     with pytest.raises(ValueError, match="content coding"):
-        http_response(HttpReply(200, b"x", 0, "br"), {})
+        http_response(HttpReply(200, (b"x",), 0, "br"), {})
 
 
 def test_grpc_responses_become_tensors() -> None:
     message = grpc_message()
     message.raw_output_contents.append(_FOUR)
-    response = grpc_response(GrpcReply(message.SerializeToString()), {})
+    response = grpc_response(GrpcReply((message.SerializeToString(),)), {})
     assert response.outputs == {"y": Tensor("FP32", (4,), _FOUR)}
     assert response.fields == {"model_name": "m", "model_version": "1"}
     assert grpc_response(GrpcReply(None, "5", "none"), {}).failure == Failure("NOT_FOUND", "none")
@@ -74,13 +74,13 @@ def test_grpc_responses_become_tensors() -> None:
 
 def test_outputs_in_regions_end_with_the_tensor() -> None:
     shared = {"y": _FOUR + b"rest"}
-    assert grpc_response(GrpcReply(grpc_message().SerializeToString()), shared).outputs == {
+    assert grpc_response(GrpcReply((grpc_message().SerializeToString(),)), shared).outputs == {
         "y": Tensor("FP32", (4,), _FOUR)
     }
     texts = join_bytes([b"a", b"bc"])
     document = {"outputs": [{"name": "t", "datatype": "BYTES", "shape": [2]}]}
     body = json.dumps(document).encode()
-    response = http_response(HttpReply(200, body), {"t": texts + b"rest"})
+    response = http_response(HttpReply(200, (body,)), {"t": texts + b"rest"})
     assert response.outputs == {"t": Tensor("BYTES", (2,), texts)}
 
 

@@ -5,7 +5,7 @@ from nereid_adopt.calls.requests import NO_FACTS, RequestFacts
 from nereid_adopt.calls.traffic import SequenceStep, Side
 from nereid_adopt.proxy.recorder import BROKEN_SEQUENCE, CopiedCall, HttpReply, Recorder
 
-_REPLY: Final = HttpReply(200, b"{}")
+_REPLY: Final = HttpReply(200, (b"{}",))
 
 
 def facts(*, start: bool = False, end: bool = False) -> RequestFacts:
@@ -14,7 +14,7 @@ def facts(*, start: bool = False, end: bool = False) -> RequestFacts:
 
 def submit(recorder: Recorder, found: RequestFacts) -> None:
     """Submit a call to a process that was not started, which takes none."""
-    recorder.submit(CopiedCall("m", Side.OLD, "/", (), b"", _REPLY, 0.0, found.step))
+    recorder.submit(CopiedCall("m", Side.OLD, "/", (), (b"",), _REPLY, 0.0, found.step))
 
 
 def recorder() -> Recorder:
