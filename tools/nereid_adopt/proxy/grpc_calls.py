@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -458,7 +457,7 @@ class UnaryCall:
                 model=model,
                 side=self._side,
                 path=self._path,
-                headers=tuple(self._head.fields),
+                headers=self._head.metadata,
                 request=pieces_of((request,)),
                 reply=self._client.reply_of(response, content),
                 latency_s=latency_s,
@@ -534,7 +533,7 @@ class StreamCall:
         else:
             self._number = client.site.next_stream()
             self._requests.begin(head)
-            self._record("begin", path=path, headers=tuple(head.fields))
+            self._record("begin", path=path, headers=head.metadata)
 
     def on_head(self, block: Block) -> None:
         """Do nothing: requests have one head."""
@@ -687,7 +686,7 @@ class StreamCall:
 
     def _submit(self, event: StreamEvent, side: Side) -> None:
         if not self._client.site.recorder.submit_event(
-            replace(event, side=side, model=self._model)
+            event._replace(side=side, model=self._model)
         ):
             # A stream with a gap cannot be compared; the process of copies learns of it later.
             self._requests = self._responses = None

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pickle import PickleBuffer
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.core.errors import Unavailable
 
@@ -38,8 +38,7 @@ def pieces_of(content: Iterable[bytes]) -> Pieces:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class HttpReply:
+class HttpReply(NamedTuple):
     """Response of one server over HTTP.
 
     json_bytes: length of the JSON, 0 if all of it is. encoding: its `Content-Encoding`.
@@ -51,8 +50,7 @@ class HttpReply:
     encoding: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class GrpcReply:
+class GrpcReply(NamedTuple):
     """Response of one server over gRPC: the pieces of a message, or a status that is not OK."""
 
     message: Pieces | None
@@ -60,8 +58,7 @@ class GrpcReply:
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class CopiedCall:
+class CopiedCall(NamedTuple):
     """A call that one server has responded to, and that the other one is to get as well.
 
     inputs, outputs: contents of shared memory by tensor, which the copy has inline.
@@ -71,6 +68,7 @@ class CopiedCall:
     side: Side
     # HTTP's target, or gRPC's path.
     path: str
+    # HTTP's headers, or gRPC's metadata.
     headers: tuple[tuple[bytes, bytes], ...]
     request: Pieces
     reply: HttpReply | GrpcReply
@@ -78,12 +76,11 @@ class CopiedCall:
     step: SequenceStep | None = None
     json_bytes: int = 0
     encoding: str = ""
-    inputs: Mapping[str, bytes] = field(default_factory=dict)
-    outputs: Mapping[str, bytes] = field(default_factory=dict)
+    inputs: Mapping[str, bytes] = {}
+    outputs: Mapping[str, bytes] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class StreamEvent:
+class StreamEvent(NamedTuple):
     """An event of a stream: a request or a response (with a message), its begin, or its end."""
 
     stream: int
