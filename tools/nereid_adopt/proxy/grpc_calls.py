@@ -34,6 +34,8 @@ _UNAVAILABLE: Final = b"%d" % Status.UNAVAILABLE
 _OK: Final = b"0"
 _UNREACHABLE: Final = "the server cannot be reached"
 _ATTEMPTS: Final = 2
+# Connections that may be closed while a call waits for a stream.
+_DIALS: Final = 3
 _LOST: Final = "the connection to the server was lost"
 _HEAD: Final = b"\x88" + literal_at(31, b"application/grpc")
 
@@ -138,7 +140,7 @@ class GrpcServer:
 
     async def connect(self) -> Http2ServerConnection:
         """Return a usable connection that has a slot for a stream; may raise OSError."""
-        while True:
+        for _ in range(_DIALS):
             connection = self._connection
             if connection is None or not connection.usable:
                 if self._dialing is None:
@@ -152,8 +154,7 @@ class GrpcServer:
             await free.wait()
             if connection.usable:
                 return connection
-            if connection.http2.control.error is not None and not connection.http2.control.settled:
-                raise OSError(f"{self._address} closed the connection")
+        raise OSError(f"{self._address} closes its connections")
 
     @property
     def ready(self) -> Http2ServerConnection | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nereid.bounded_cache import BoundedCache
@@ -30,8 +31,8 @@ _OWN_FIELDS: Final = frozenset(
 )  # fmt: skip
 _HIGH_WATER_BYTES: Final = 1 << 20
 _PAUSED: Final = 1
-CLIENT_LIMITS: Final = Limits(max_header_list_bytes=1 << 16)
-SERVER_LIMITS: Final = Limits(max_header_list_bytes=1 << 16, trusts_peer=True)
+CLIENT_LIMITS: Final = Limits(max_header_list_bytes=1 << 16, stream_window_bytes=4 << 20)
+SERVER_LIMITS: Final = replace(CLIENT_LIMITS, trusts_peer=True)
 
 
 class Block:
