@@ -405,7 +405,7 @@ class UnaryCall:
         if self._facts.input_ranges:
             self._inputs = site.regions.read(self._facts.input_ranges)
         self._begin = perf_counter()
-        self._attempt(site.traffic.side_of_request(self._facts.step))
+        self._attempt(site.side_of_request(self._facts))
 
     def _attempt(self, side: Side) -> None:
         self._side = side
@@ -485,7 +485,8 @@ class UnaryCall:
         site.recorder.responses[side] += 1
         request = self._client.message_of(self._head, self._content)
         if response.status == _OK and request is not None:
-            site.regions.on_grpc_change(self._path, request)
+            sides = {side, side.other} if other_status == _OK else {side}
+            site.regions.on_grpc_change(self._path, request, frozenset(sides))
         site.recorder.note_change(self._path, ok=response.status == other_status)
 
     async def _change_one(self, side: Side, client: ProxyStream | None) -> _Response:
@@ -649,9 +650,16 @@ class StreamCall:
         site = self._client.site
         model, facts = grpc_facts(message)
         self._model = self._model or model
+        if facts.input_ranges or facts.output_ranges:
+            # The copy's outputs would be written into the client's memory.
+            site.recorder.skip(model, "shared memory in a stream")
+            self._end_copy()
         self._record("request", message=message)
         if not self._is_chosen:
-            self._choose(site.traffic.side_of_stream(facts.step, self._client.draw))
+            side = site.traffic.side_of_stream(facts.step, self._client.draw)
+            at_old = site.regions.are_at(Side.OLD, facts)
+            has_regions = site.regions.are_at(side, facts) or not at_old
+            self._choose(side if has_regions else Side.OLD)
         if facts.step is not None:
             if self._side is None:
                 self._steps.append(facts.step)
@@ -689,8 +697,13 @@ class StreamCall:
         if not self._client.site.recorder.submit_event(
             event._replace(side=side, model=self._model)
         ):
-            # A stream with a gap cannot be compared; the process of copies learns of it later.
-            self._requests = self._responses = None
+            # A stream with a gap cannot be compared.
+            self._end_copy()
+
+    def _end_copy(self) -> None:
+        self._requests = self._responses = None
+        self._events.clear()
+        if self._side is not None:
             self._client.site.recorder.abandon_stream(self._number)
 
 

@@ -10,13 +10,14 @@ from pickle import PickleBuffer
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.core.errors import Unavailable
+from nereid_adopt.calls.traffic import Side
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from nereid.comparison.process import ReportProcess
     from nereid_adopt.calls.requests import RequestFacts
-    from nereid_adopt.calls.traffic import SequenceStep, Side
+    from nereid_adopt.calls.traffic import SequenceStep
 
 BROKEN_SEQUENCE: Final = "a request of its sequence was not copied"
 NO_REGION: Final = "its shared memory cannot be read"
@@ -137,12 +138,7 @@ class Recorder:
 
     def submit_event(self, event: StreamEvent) -> bool:
         """Queue an event of a stream; return False if the queue is full."""
-        while self._abandoned:
-            gap = StreamEvent(self._abandoned[-1], event.side, "abandon", model=event.model)
-            if not self._process.submit(event.model, gap):
-                return False
-            self._abandoned.pop()
-        return self._process.submit(event.model, event)
+        return self._report_abandoned() and self._process.submit(event.model, event)
 
     def skip(self, model: str, reason: str, step: SequenceStep | None = None) -> None:
         """Count a request that has no copy."""
@@ -152,6 +148,15 @@ class Recorder:
     def abandon_stream(self, stream: int) -> None:
         """Have the copy of a stream ended, because one of its events is missing."""
         self._abandoned.append(stream)
+        self._report_abandoned()
+
+    def _report_abandoned(self) -> bool:
+        while self._abandoned:
+            event = StreamEvent(self._abandoned[-1], Side.OLD, "abandon")
+            if not self._process.submit("", event):
+                return False
+            self._abandoned.pop()
+        return True
 
     def note_change(self, name: str, *, ok: bool) -> None:
         """Count a change; ok: whether it had the same outcome at both servers."""
