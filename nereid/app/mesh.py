@@ -82,7 +82,7 @@ class Mesh:
                 f"--grpc-address={host}",
                 *flags,
             ]
-            self._process = _Process(argv, self.log, on_line)
+            self._process = MeshProcess(argv, self.log, on_line)
             self._finalizer = weakref.finalize(self, _end, self._process, self._directory)
         except BaseException:
             self._directory.release()
@@ -172,7 +172,7 @@ class Mesh:
         self._finalizer()
 
 
-class _Process:
+class MeshProcess:
     """`nereid serve`, and the thread that reads its output."""
 
     def __init__(
@@ -309,7 +309,7 @@ def print_line(line: str) -> None:
     sys.stdout.flush()
 
 
-def _end(process: _Process, directory: TemporaryDirectory) -> None:
+def _end(process: MeshProcess, directory: TemporaryDirectory) -> None:
     try:
         process.end()
     except subprocess.TimeoutExpired:

@@ -16,6 +16,8 @@ _NO_COMMANDS: Final = (
 # Exit code of a program that the signal SIGPIPE ends, which Python ignores.
 _CLOSED_PIPE: Final = 141
 _INTERRUPTED: Final = 130
+# A link of this name to the executable is `nereid serve`, which takes Triton's flags.
+_TRITONSERVER: Final = "tritonserver"
 
 
 def main() -> None:
@@ -34,6 +36,8 @@ def main() -> None:
 
 
 def _main() -> None:
+    if os.path.basename(sys.argv[0]) == _TRITONSERVER:  # noqa: PTH119 - pathlib takes 4 ms
+        sys.argv[1:1] = ["serve"]
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name in ("-V", "--version", "version"):
         # version() reads the metadata of packages, so import it only when needed.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from nereid.comparison.responses import Tensor as Output
 from nereid.core.errors import InvalidArgument
 from nereid.core.tensors.byte_elements import join_bytes, split_bytes
 from nereid.core.tensors.datatypes import BYTES
@@ -33,46 +34,53 @@ _CONTENTS: Final = {
     **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
 }
 
-# Key: an output's name. Value: datatype, raw bytes.
-Outputs = dict[str, tuple[str, bytes]]
 
-
-def grpc_outputs(message: bytes) -> Outputs:
+def grpc_outputs(message: bytes) -> dict[str, Output]:
     """Return the outputs of a ModelInferResponse. May raise ValueError or DecodeError."""
     response = kserve_pb2.ModelInferResponse.FromString(message)
-    raw = iter(response.raw_output_contents)
-    outputs: Outputs = {}
-    for output in response.outputs:
-        if response.raw_output_contents:
+    return grpc_tensors(response.outputs, response.raw_output_contents)
+
+
+def grpc_tensors(tensors: Sequence[Any], raw_contents: Sequence[bytes]) -> dict[str, Output]:
+    """Return tensors of a gRPC message by name. May raise LookupError or ValueError."""
+    raw = iter(raw_contents)
+    found: dict[str, Output] = {}
+    for tensor in tensors:
+        if raw_contents:
             content = next(raw, b"")
-        elif output.datatype == BYTES:
-            content = join_bytes(output.contents.bytes_contents)
+        elif tensor.datatype == BYTES:
+            content = join_bytes(tensor.contents.bytes_contents)
         else:
-            field = _CONTENTS.get(output.datatype)
-            values = getattr(output.contents, field) if field else ()
-            content = np.array(values, NUMPY_TYPE[output.datatype]).tobytes()
-        outputs[output.name] = output.datatype, content
-    return outputs
+            field = _CONTENTS.get(tensor.datatype)
+            values = getattr(tensor.contents, field) if field else ()
+            content = np.array(values, NUMPY_TYPE[tensor.datatype]).tobytes()
+        found[tensor.name] = Output(tensor.datatype, tuple(tensor.shape), content)
+    return found
 
 
-def http_outputs(body: bytes, json_bytes: int = 0) -> Outputs:
+def http_outputs(body: bytes, json_bytes: int = 0) -> dict[str, Output]:
     """Return the outputs of an HTTP response; raise ValueError if it is broken.
 
     json_bytes: length of the JSON, from the response's header; 0 if the whole body is JSON.
     """
     document = json.loads(body[: json_bytes or len(body)])
+    return http_tensors(document.get("outputs", ()), body, json_bytes)
+
+
+def http_tensors(tensors: Sequence[Any], body: bytes, json_bytes: int) -> dict[str, Output]:
+    """Return tensors of an HTTP body by name. May raise LookupError, TypeError, ValueError."""
     position = json_bytes
-    outputs: Outputs = {}
-    for output in document.get("outputs", ()):
-        datatype = output["datatype"]
-        size = output.get("parameters", {}).get("binary_data_size")
+    found: dict[str, Output] = {}
+    for tensor in tensors:
+        datatype = tensor["datatype"]
+        size = tensor.get("parameters", {}).get("binary_data_size")
         if size is None:
-            content, _ = raw_of(output.get("data", ()), datatype)
+            content, _ = raw_of(tensor.get("data", ()), datatype)
         else:
             content = body[position : position + size]
             position += size
-        outputs[output["name"]] = datatype, content
-    return outputs
+        found[tensor["name"]] = Output(datatype, tuple(tensor.get("shape", ())), content)
+    return found
 
 
 def describe_mismatch(
@@ -88,15 +96,15 @@ def describe_mismatch(
         return f"not a response of the protocol: {error}"
 
 
-def find_mismatch(expected: Sequence[Tensor], outputs: Mapping[str, tuple[str, bytes]]) -> str:
+def find_mismatch(expected: Sequence[Tensor], outputs: Mapping[str, Output]) -> str:
     """Return the first difference from the expected outputs, or ""; floats may differ a little."""
     for tensor in expected:
         if tensor.name not in outputs:
             return f"output '{tensor.name}' is missing"
-        datatype, raw = outputs[tensor.name]
-        if datatype != tensor.datatype:
-            return f"output '{tensor.name}' is {datatype}, expected {tensor.datatype}"
-        if raw != tensor.raw and (difference := _difference(tensor, raw)):
+        output = outputs[tensor.name]
+        if output.datatype != tensor.datatype:
+            return f"output '{tensor.name}' is {output.datatype}, expected {tensor.datatype}"
+        if output.raw != tensor.raw and (difference := _difference(tensor, output.raw)):
             return f"output '{tensor.name}': {difference}"
     return ""
 

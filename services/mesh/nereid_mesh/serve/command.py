@@ -30,6 +30,8 @@ SUMMARY: Final = "start a whole mesh on this machine"
 # Each of these packages is required by one service.
 _REQUIRED = ("blake3", "httptools", "numpy")
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# Arguments of Triton's image begin with its program, as in KServe's own runtime.
+_TRITONSERVER: Final = "tritonserver"
 # This is enough for the files and sockets of a mesh with a handful of clients.
 _MIN_DESCRIPTORS = 256
 
@@ -43,6 +45,8 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str]) -> int:
     """Start the mesh and keep it running until a signal arrives; return the exit code."""
+    if argv and argv[0] == _TRITONSERVER:
+        argv = argv[1:]
     missing = [name for name in _REQUIRED if importlib.util.find_spec(name) is None]
     if missing:
         names = ", ".join(missing)

@@ -1,0 +1,78 @@
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from nereid_adopt.calls import traffic as module
+from nereid_adopt.calls.traffic import SequenceStep, Side, Traffic
+
+
+def drawing(numbers: Iterable[float]) -> Callable[[], float]:
+    return iter(numbers).__next__
+
+
+def step(*, start: bool = False, end: bool = False, sequence_id: str = "1") -> SequenceStep:
+    return SequenceStep("m", sequence_id, start, end)
+
+
+def test_requests_are_divided_by_weight() -> None:
+    traffic = Traffic(drawing([0.0, 0.24, 0.25, 0.99]))
+    traffic.weight = 25
+    sides = [traffic.side_of_request(None) for _ in range(4)]
+    assert sides == [Side.NEW, Side.NEW, Side.OLD, Side.OLD]
+
+
+@pytest.mark.parametrize(("weight", "side"), [(0, Side.OLD), (100, Side.NEW)])
+def test_the_ends_of_the_scale_are_certain(weight: int, side: Side) -> None:
+    traffic = Traffic()
+    traffic.weight = weight
+    assert {traffic.side_of_request(None) for _ in range(1000)} == {side}
+    assert traffic.side_of_other_calls() is side
+
+
+def test_calls_that_are_no_inference_turn_last() -> None:
+    traffic = Traffic()
+    traffic.weight = 99
+    assert traffic.side_of_other_calls() is Side.OLD
+
+
+def test_a_sequence_keeps_the_side_of_its_start() -> None:
+    traffic = Traffic(drawing([0.5] * 9))
+    assert traffic.side_of_request(step(start=True)) is Side.OLD
+    traffic.weight = 100
+    assert traffic.side_of_request(step()) is Side.OLD
+    assert traffic.side_of_request(step(start=True, sequence_id="2")) is Side.NEW
+    traffic.weight = 0
+    assert traffic.side_of_request(step(sequence_id="2")) is Side.NEW
+    assert traffic.side_of_request(step(end=True, sequence_id="2")) is Side.NEW
+    assert traffic.open_sequences == 1
+    assert traffic.side_of_request(step(end=True)) is Side.OLD
+    assert traffic.open_sequences == 0
+
+
+def test_a_sequence_that_began_before_the_proxy_is_the_old_server_s() -> None:
+    traffic = Traffic(drawing([0.0]))
+    traffic.weight = 100
+    assert traffic.side_of_request(step()) is Side.OLD
+    assert traffic.open_sequences == 0
+
+
+def test_a_stream_follows_its_connection_or_its_sequence() -> None:
+    traffic = Traffic(drawing([0.3, 0.9]))
+    traffic.weight = 50
+    draws = traffic.draw_connection(), traffic.draw_connection()
+    assert [traffic.side_of_stream(None, draw) for draw in draws] == [Side.NEW, Side.OLD]
+    assert traffic.side_of_stream(step(start=True), draws[0]) is Side.NEW
+    assert traffic.side_of_stream(step(), draws[1]) is Side.NEW
+
+
+def test_the_other_side() -> None:
+    assert (Side.OLD.other, Side.NEW.other) == (Side.NEW, Side.OLD)
+
+
+def test_the_oldest_sequences_are_forgotten_first() -> None:
+    traffic = Traffic(drawing([0.0] * (module._MAX_SEQUENCES + 2)))
+    traffic.weight = 100
+    for number in range(module._MAX_SEQUENCES + 1):
+        traffic.side_of_request(step(start=True, sequence_id=str(number)))
+    assert traffic.open_sequences == module._MAX_SEQUENCES
+    assert traffic.side_of_request(step(sequence_id="0")) is Side.OLD

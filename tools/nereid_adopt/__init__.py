@@ -1,0 +1,1 @@
+"""`nereid adopt`: a proxy before another server, which moves its traffic to a mesh step by step."""

@@ -1,0 +1,96 @@
+"""The decision which server answers a call: by weight, and by the place of a sequence's start."""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MAX_WEIGHT: Final = 100
+_MAX_SEQUENCES: Final = 100_000
+
+
+class Side(IntEnum):
+    """One of the two servers."""
+
+    OLD = 0
+    NEW = 1
+
+    @property
+    def other(self) -> Side:
+        """The other server."""
+        return Side.NEW if self is Side.OLD else Side.OLD
+
+
+class SequenceStep(NamedTuple):
+    """One request of a sequence."""
+
+    model: str
+    sequence_id: str
+    start: bool
+    end: bool
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The sequence's identity."""
+        return self.model, self.sequence_id
+
+
+class Traffic:
+    """Weight of the new server, from 0 to 100, and the servers of open sequences.
+
+    draw: returns random numbers from 0 to 1, without 1.
+    """
+
+    def __init__(self, draw: Callable[[], float] = random.random) -> None:
+        self.weight = 0
+        self._draw = draw
+        # In the order of their last request, so that the oldest is forgotten first.
+        self._sequences: OrderedDict[tuple[str, str], Side] = OrderedDict()
+
+    @property
+    def open_sequences(self) -> int:
+        """Number of sequences that have started here and not ended."""
+        return len(self._sequences)
+
+    def side_of_other_calls(self) -> Side:
+        """Return who answers calls that are no inference: the old server until the last turn."""
+        return Side.NEW if self.weight == MAX_WEIGHT else Side.OLD
+
+    def draw_connection(self) -> float:
+        """Return a connection's number, which decides about all its streams."""
+        return self._draw() * MAX_WEIGHT
+
+    def side_of_request(self, step: SequenceStep | None) -> Side:
+        """Return who answers a request, by chance unless it belongs to an open sequence."""
+        return self._side(step, self._draw() * MAX_WEIGHT)
+
+    def side_of_stream(self, step: SequenceStep | None, connection_draw: float) -> Side:
+        """Return who answers a stream whose first request may belong to a sequence."""
+        return self._side(step, connection_draw)
+
+    def _side(self, step: SequenceStep | None, draw: float) -> Side:
+        by_weight = Side.NEW if draw < self.weight else Side.OLD
+        if step is None:
+            return by_weight
+        # A sequence that is not known began before the proxy, at the old server.
+        side = by_weight if step.start else self._sequences.get(step.key, Side.OLD)
+        self.note_step(step, side)
+        return side
+
+    def note_step(self, step: SequenceStep, side: Side) -> None:
+        """Remember where a sequence is served, until it ends."""
+        key = step.key
+        if step.end:
+            self._sequences.pop(key, None)
+            return
+        if key not in self._sequences and not step.start and side is Side.OLD:
+            return
+        self._sequences[key] = side
+        self._sequences.move_to_end(key)
+        if len(self._sequences) > _MAX_SEQUENCES:
+            self._sequences.popitem(last=False)

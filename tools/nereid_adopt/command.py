@@ -1,0 +1,268 @@
+"""The command `nereid adopt`. Exit codes: 0 done, 1 problems or differences, 2 wrong usage."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import signal
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import urlsplit
+
+from nereid.cli.command_parser import CommandParser
+from nereid.comparison.rules import parse_rules
+from nereid.core.errors import NereidError
+from nereid.core.terminal import print_error, print_lines
+from nereid.rpc.net.address import is_address
+from nereid_adopt.control import ControlSocket, ask_proxy, default_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from nereid.comparison.rules import Rules
+
+SUMMARY: Final = "stand before another server, compare a mesh with it, and turn the traffic over"
+_PROGRAM: Final = "nereid adopt"
+_DESCRIPTION: Final = """\
+Stand before a KServe v2 server as a proxy. The server answers; a mesh gets a copy of each inference
+and its responses are compared. `turn` moves a part of the traffic to the mesh, `back` all of it to
+the server.
+"""
+_EPILOG: Final = """\
+while it runs:
+  nereid adopt report [--json]   what was compared, and what differs
+  nereid adopt turn WEIGHT       let the mesh answer WEIGHT % of the requests
+  nereid adopt back              let the old server answer all of them
+"""
+_CONTROL_COMMANDS: Final = ("turn", "back", "report")
+
+
+class ServerPorts(NamedTuple):
+    """Addresses of one server."""
+
+    http: str
+    grpc: str
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the proxy, or ask the running one; return the exit code."""
+    if argv and argv[0] in _CONTROL_COMMANDS:
+        return _control(argv)
+    parser = make_parser()
+    given = parser.parse_args(argv)
+    try:
+        old = _ports(given.url, given.grpc)
+        new = None if given.to is None else _ports(given.to, given.to_grpc)
+        rules = _rules(given.rules)
+    except (ValueError, OSError, NereidError) as error:
+        parser.error(getattr(error, "message", str(error)))
+    if given.check:
+        from nereid_adopt.forecast.check import check_server  # noqa: PLC0415 - only here
+
+        return check_server(old.http, given.model_repository, as_json=given.json)
+    if (new is None) is not bool(given.model_repository):
+        parser.error("give either --to, or --model-repository to start a mesh")
+    import uvloop  # noqa: PLC0415 - not to ask the running proxy
+
+    try:
+        if new is not None:
+            return uvloop.run(_run(given, old, new, rules))
+        with _mesh(given) as started:
+            return uvloop.run(_run(given, old, started, rules))
+    except (OSError, RuntimeError) as error:
+        print_error(_PROGRAM, error)
+        return 1
+
+
+def make_parser() -> CommandParser:
+    """Return the command's flags."""
+    parser = CommandParser(_PROGRAM, _DESCRIPTION, _EPILOG)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    add = parser.add_argument
+    add("url", metavar="URL", help="the old server's HTTP port, as host:port")
+    add("--grpc", metavar="HOST:PORT", help="its gRPC port (default: the port after HTTP's)")
+    add("--check", action="store_true", help="only say what will differ, and exit")
+    add("--to", metavar="HOST:PORT", help="HTTP port of a running mesh")
+    add("--to-grpc", metavar="HOST:PORT", help="its gRPC port (default: the port after HTTP's)")
+    add(
+        "--model-repository", action="append", default=[], metavar="PATH",
+        help="start a mesh that serves this repository; may be repeated",
+    )  # fmt: skip
+    add(
+        "--serve-flag", action="append", default=[], metavar="FLAG",
+        help="a further flag for the mesh, as --serve-flag=--strict-readiness=false",
+    )  # fmt: skip
+    add("--address", default="0.0.0.0", help="interface of the proxy (default: all)")
+    add("--http-port", type=int, default=9000, help="port for HTTP clients (default: 9000)")
+    add("--grpc-port", type=int, default=9001, help="port for gRPC clients (default: 9001)")
+    add("--weight", type=_weight, default=0, help="weight of the mesh at the start (default: 0)")
+    add("--rules", metavar="TEXT|@FILE", help="when outputs count as equal, as 'scores: top-k=5'")
+    add(
+        "--keep-inputs", choices=("all", "digest", "none"), default="all",
+        help="what the report keeps of inputs that lead to differences (default: all)",
+    )  # fmt: skip
+    queue = add(
+        "--queue-mib", type=int, default=64, help="memory for copies that wait (default: 64)"
+    )
+    copied = add(
+        "--max-copy-mib", type=int, default=64, help="larger messages have no copy (default: 64)"
+    )
+    timeout = add(
+        "--copy-timeout", type=float, default=30.0, metavar="S", help="of copies (default: 30)"
+    )
+    add("--json", action="store_true", help="with --check: print one JSON document")
+    control = add("--control", default=default_path(), metavar="PATH", help="the control socket")
+    parser.hide(queue, copied, timeout, control)
+    return parser
+
+
+async def _run(given: argparse.Namespace, old: ServerPorts, new: ServerPorts, rules: Rules) -> int:
+    from nereid.comparison.tally import Redaction, TallyOptions  # noqa: PLC0415 - see main()
+    from nereid_adopt.copies.process import CopyOptions  # noqa: PLC0415
+    from nereid_adopt.running_proxy import Proxy  # noqa: PLC0415
+
+    redaction = {"all": Redaction.NONE, "digest": Redaction.DIGEST, "none": Redaction.OMIT}
+    proxy = Proxy(
+        CopyOptions(
+            (old.http, new.http),
+            (old.grpc, new.grpc),
+            rules,
+            TallyOptions(redaction=redaction[given.keep_inputs]),
+            given.copy_timeout,
+        ),
+        max_queued_bytes=given.queue_mib << 20,
+        max_copied_bytes=given.max_copy_mib << 20,
+    )
+    traffic = proxy.site.traffic
+    traffic.weight = given.weight
+
+    def turn(weight: int) -> None:
+        traffic.weight = weight
+        print_lines([f"{_PROGRAM}: the mesh answers {weight} % of the requests"])
+
+    control = ControlSocket(turn, proxy.document)
+    end = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, end.set)
+    try:
+        await control.open(given.control)
+        http, grpc = await proxy.open(
+            f"{given.address}:{given.http_port}", f"{given.address}:{given.grpc_port}"
+        )
+        before = f"before {old.http} and {new.http}"
+        print_lines([f"{_PROGRAM}: serving HTTP on {http}, gRPC on {grpc}, {before}"])
+        await end.wait()
+        print_lines(_lines(await proxy.document()))
+    finally:
+        control.close()
+        await proxy.close()
+    return 0
+
+
+@contextmanager
+def _mesh(given: argparse.Namespace) -> Iterator[ServerPorts]:
+    """Start a mesh on the repository, on free ports of this host."""
+    from nereid.app.mesh import MeshProcess  # noqa: PLC0415 - only here
+    from nereid.core.files.temporary_directories import APP, TemporaryDirectory  # noqa: PLC0415
+
+    directory = TemporaryDirectory.make(APP)
+    try:
+        flags = [
+            *(f"--model-repository={path}" for path in given.model_repository),
+            *(f"--{name}-port=0" for name in ("http", "grpc", "metrics")),
+            *(f"--{name}-address=127.0.0.1" for name in ("http", "grpc")),
+            # As in Triton, and nobody but the proxy reaches the mesh.
+            "--allow-client-shm=true",
+            *given.serve_flag,
+        ]
+        process = MeshProcess(flags, directory.path / "log", None)
+        try:
+            http, grpc, _ = process.wait_until_serving()
+            yield ServerPorts(http, grpc)
+        finally:
+            process.end()
+    finally:
+        directory.release()
+
+
+def _control(argv: Sequence[str]) -> int:
+    parser = CommandParser(f"{_PROGRAM} {argv[0]}", "Ask the running proxy.")
+    parser.add_argument("--control", default=default_path(), metavar="PATH")
+    if argv[0] == "turn":
+        parser.add_argument("weight", type=_weight, help="percent of the requests, 0 to 100")
+    if argv[0] == "report":
+        parser.add_argument("--json", action="store_true", help="print one JSON document")
+    given = parser.parse_args(argv[1:])
+    question: dict[str, Any] = {"report": True}
+    if argv[0] != "report":
+        question = {"turn": 0 if argv[0] == "back" else given.weight}
+    try:
+        reply = ask_proxy(given.control, question)
+    except NereidError as error:
+        print_error(_PROGRAM, error.message)
+        return 2
+    if argv[0] != "report":
+        print_lines([f"the mesh answers {reply['weight']} % of the requests"])
+        return 0
+    if given.json:
+        sys.stdout.write(json.dumps(reply, indent=1) + "\n")
+    else:
+        print_lines(_lines(reply))
+    return 1 if reply["unexplained"] or reply["unavailable"] else 0
+
+
+def _lines(document: dict[str, Any]) -> Iterator[str]:
+    from nereid.comparison.tally import text_report  # noqa: PLC0415 - imports numpy
+
+    responses = document["responses"]
+    yield (
+        f"the mesh answers {document['weight']} %: {responses['old']} calls answered by the old "
+        f"server, {responses['new']} by the mesh, {document['failed_over']} of the mesh's by the "
+        f"old one instead, {document['failed']} failed"
+    )
+    for item in document["not_copied"]:
+        yield f"not copied: {item['count']} of {item['model']}: {item['reason']}"
+    for item in document["changes"]:
+        outcome = "same outcome" if item["same_outcome"] else "different outcomes"
+        yield f"change: {item['call']}: {item['count']}, {outcome}"
+    if document["unavailable"]:
+        yield document["unavailable"]
+        return
+    yield from text_report(document["comparison"]).splitlines()
+    known = {
+        difference["known"]
+        for model in document["comparison"]["models"]
+        for difference in model["differences"]
+    }
+    yield from (f"known: {title}" for title in sorted(known - {""}))
+    yield f"{document['unexplained']} kinds of difference are not explained"
+
+
+def _ports(url: str, grpc: str | None) -> ServerPorts:
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    if parts.scheme != "http" or not parts.hostname or parts.path.strip("/"):
+        raise ValueError(f"'{url}': expected host:port, or http://host:port")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    port = parts.port or 8000
+    address = grpc or f"{host}:{port + 1}"
+    if not is_address(address):
+        raise ValueError(f"'{address}': expected host:port")
+    return ServerPorts(f"{host}:{port}", address)
+
+
+def _rules(text: str | None) -> Rules:
+    if text is None:
+        return parse_rules({})
+    if not text.startswith("@"):
+        return parse_rules(text)
+    content = Path(text[1:]).read_text()
+    return parse_rules(json.loads(content) if content.lstrip().startswith("{") else content)
+
+
+def _weight(text: str) -> int:
+    if not text.isdecimal() or int(text) > 100:
+        raise argparse.ArgumentTypeError(f"'{text}': expected a whole number from 0 to 100")
+    return int(text)

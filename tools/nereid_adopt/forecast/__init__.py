@@ -1,0 +1,1 @@
+"""Forecast of the differences between the old server and a mesh."""

@@ -1,0 +1,146 @@
+"""`nereid adopt --check`: models of the old server, as `nereid check` sees their repository."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+from nereid.core.known_backends import ENSEMBLE_PLATFORM, KNOWN_BACKENDS
+from nereid.core.terminal import print_error, print_lines
+from nereid_adopt.forecast.known_differences import KNOWN_DIFFERENCES
+from nereid_explain.server import CannotAskError, Server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+FORMAT: Final = "nereid.adopt.check/1"
+_PROGRAM: Final = "nereid adopt --check"
+_TIMEOUT_S: Final = 30.0
+_CHECK_TIMEOUT_S: Final = 600.0
+_BACKENDS: Final = frozenset({known.backend for known in KNOWN_BACKENDS} - {"tensorflow"})
+# Fields whose values depend on the machine, or that both servers fill in in their own way.
+_OWN_FIELDS: Final = frozenset({"instance_group", "optimization", "model_transaction_policy"})
+
+
+def check_server(http: str, repositories: Sequence[str], *, as_json: bool) -> int:
+    """Print what will differ; return 0, or 1 if a model would not be served, or 2."""
+    server = Server(f"http://{http}", "", {}, _TIMEOUT_S, "")
+    try:
+        document = _document(server, _checked(repositories) if repositories else None)
+    except (CannotAskError, OSError, ValueError, subprocess.SubprocessError) as error:
+        print_error(_PROGRAM, error)
+        return 2
+    if as_json:
+        sys.stdout.write(json.dumps(document, indent=1) + "\n")
+    else:
+        print_lines(_lines(document))
+    return 1 if any(model["problems"] for model in document["models"]) else 0
+
+
+def _document(server: Server, checked: Mapping[str, Any] | None) -> dict[str, Any]:
+    about = json.loads(server.read("/v2"))
+    versions = [
+        entry for entry in server.index() if entry.get("version") and entry.get("state") == "READY"
+    ]
+    return {
+        "format": FORMAT,
+        "server": {name: about.get(name) for name in ("name", "version", "extensions")},
+        "models": [_model(server, entry, checked) for entry in versions],
+    }
+
+
+def _model(
+    server: Server, entry: Mapping[str, Any], checked: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    name, version = str(entry["name"]), str(entry["version"])
+    config = json.loads(server.read(f"/v2/models/{name}/versions/{version}/config"))
+    problems: list[str] = []
+    differences: list[str] = []
+    if checked is not None:
+        ours = checked.get(name)
+        found = None if ours is None else _version(ours, version)
+        if found is None:
+            problems.append("the repository has no such model or version")
+        elif found["state"] != "READY":
+            problems.append(f"{found['state']}: {found['reason']}")
+        else:
+            differences += _config_differences(config, found["config"] or {})
+        problems += (
+            f"{finding['message']} [{finding['code']}]"
+            for finding in (ours or {}).get("findings", ())
+            if finding["severity"] == "error"
+        )
+    elif config.get("platform") != ENSEMBLE_PLATFORM and config.get("backend") not in _BACKENDS:
+        problems.append(f"no backend '{config.get('backend')}': it needs a plug-in")
+    return {
+        "name": name,
+        "version": version,
+        "problems": problems,
+        "config_differences": differences,
+        "known_differences": [known.title for known in KNOWN_DIFFERENCES if known.concerns(config)],
+    }
+
+
+def _version(model: Mapping[str, Any], version: str) -> Mapping[str, Any] | None:
+    return next((item for item in model["versions"] if str(item["version"]) == version), None)
+
+
+def _checked(repositories: Sequence[str]) -> dict[str, Any]:
+    """Return what `nereid check` says of each model."""
+    result = subprocess.run(
+        [sys.executable, "-P", "-m", "nereid", "check", "--json", *repositories],
+        capture_output=True,
+        text=True,
+        timeout=_CHECK_TIMEOUT_S,
+        check=False,
+    )
+    try:
+        document = json.loads(result.stdout)
+    except ValueError as error:
+        raise ValueError(f"nereid check: {result.stderr.strip()}") from error
+    return {model["name"]: model for model in document["models"]}
+
+
+def _config_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Return fields with different values; a default value equals a missing field."""
+    return [
+        f"{field}: {json.dumps(old.get(field))} -> {json.dumps(new.get(field))}"
+        for field in sorted({*old, *new} - _OWN_FIELDS)
+        if _without_defaults(old.get(field)) != _without_defaults(new.get(field))
+    ]
+
+
+def _without_defaults(value: Any) -> Any:
+    if isinstance(value, dict):
+        kept = {name: _without_defaults(item) for name, item in value.items()}
+        return {name: item for name, item in kept.items() if item is not None} or None
+    if isinstance(value, list):
+        # Tensors that a backend completes come in any order.
+        return sorted(map(_without_defaults, value), key=str) or None
+    # Numbers of 64 bits are text in protobuf's JSON.
+    if value in (0, "0", "", False, None) or value in _DEFAULT_NAMES:
+        return None
+    return str(value)
+
+
+_DEFAULT_NAMES: Final = ("FORMAT_NONE", "MODEL_PRIORITY_DEFAULT", "REJECT")
+
+
+def _lines(document: Mapping[str, Any]) -> Iterator[str]:
+    server = document["server"]
+    yield f"{server['name']} {server['version']}: {len(document['models'])} models"
+    titles: Counter[str] = Counter()
+    for model in document["models"]:
+        yield f"{model['name']} version {model['version']}: " + (
+            "would not be served" if model["problems"] else "would be served"
+        )
+        yield from (f"  problem: {text}" for text in model["problems"])
+        yield from (f"  configuration: {text}" for text in model["config_differences"])
+        titles.update(model["known_differences"])
+    for title, count in titles.most_common():
+        yield f"may differ in {count} of the models: {title}"
+    unserved = sum(bool(model["problems"]) for model in document["models"])
+    yield f"{unserved} of {len(document['models'])} would not be served"

@@ -1,0 +1,186 @@
+"""Calls that are to be compared, on their way to the process that sends the copies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+from pickle import PickleBuffer
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from nereid.core.errors import Unavailable
+from nereid_adopt.calls.traffic import Side
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from nereid.comparison.process import ReportProcess
+    from nereid_adopt.calls.requests import RequestFacts
+    from nereid_adopt.calls.traffic import SequenceStep
+
+BROKEN_SEQUENCE: Final = "a request of its sequence was not copied"
+NO_REGION: Final = "its shared memory cannot be read"
+_MIN_BUFFER_BYTES: Final = 8192
+_MAX_DRAIN_S: Final = 2.0
+_MAX_BROKEN: Final = 100_000
+_MAX_COUNTS: Final = 1000
+_OTHER: Final = "(other)"
+
+
+# Content as it arrived. Large pieces reach the process of copies without a copy of their own.
+Pieces = tuple["bytes | PickleBuffer", ...]
+
+
+def pieces_of(content: Iterable[bytes]) -> Pieces:
+    """Return content as a call has it."""
+    return tuple(
+        PickleBuffer(piece) if len(piece) >= _MIN_BUFFER_BYTES else piece for piece in content
+    )
+
+
+class HttpReply(NamedTuple):
+    """Response of one server over HTTP.
+
+    json_bytes: length of the JSON, 0 if all of it is. encoding: its `Content-Encoding`.
+    """
+
+    status: int
+    body: Pieces
+    json_bytes: int = 0
+    encoding: str = ""
+
+
+class GrpcReply(NamedTuple):
+    """Response of one server over gRPC: the pieces of a message, or a status that is not OK."""
+
+    message: Pieces | None
+    status: str = ""
+    text: str = ""
+
+
+class CopiedCall(NamedTuple):
+    """A call that one server has responded to, and that the other one is to get as well.
+
+    inputs, outputs: contents of shared memory by tensor, which the copy has inline.
+    """
+
+    model: str
+    side: Side
+    # HTTP's target, or gRPC's path.
+    path: str
+    # HTTP's headers, or gRPC's metadata.
+    headers: tuple[tuple[bytes, bytes], ...]
+    request: Pieces
+    reply: HttpReply | GrpcReply
+    latency_s: float
+    step: SequenceStep | None = None
+    json_bytes: int = 0
+    encoding: str = ""
+    inputs: Mapping[str, bytes] = {}
+    outputs: Mapping[str, bytes] = {}
+
+
+class StreamEvent(NamedTuple):
+    """An event of a stream: a request or a response (with a message), its begin, or its end."""
+
+    stream: int
+    side: Side
+    kind: str
+    message: bytes = b""
+    path: str = ""
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainQuestion:
+    """Question that is replied to when all earlier copies have ended."""
+
+
+class Recorder:
+    """Sender of calls to the process of copies. It never waits.
+
+    responses: number of calls by the side that responded. not_copied: number of inferences by model
+    and reason.
+    """
+
+    def __init__(self, process: ReportProcess) -> None:
+        self._process = process
+        self.responses: Counter[Side] = Counter()
+        self.failovers = 0
+        self.failures = 0
+        self.not_copied: Counter[tuple[str, str]] = Counter()
+        self.changes: Counter[tuple[str, bool]] = Counter()
+        self._abandoned: list[int] = []
+        # Sequences of which a request was not copied.
+        self._broken: set[tuple[str, str]] = set()
+        self._draining: asyncio.Future[None] | None = None
+
+    def may_copy(self, model: str, facts: RequestFacts) -> bool:
+        """Return whether a request's copy would be complete, so far as its sequence goes."""
+        step = facts.step
+        if step is None:
+            return True
+        if step.start:
+            self._broken.discard(step.key)
+        if step.key not in self._broken:
+            return True
+        self._count_not_copied(model, BROKEN_SEQUENCE)
+        if step.end:
+            self._broken.discard(step.key)
+        return False
+
+    def submit(self, call: CopiedCall) -> None:
+        """Queue a call, or count it if the queue is full."""
+        if not self._process.submit(call.model, call):
+            self._break_sequence(call.step)
+
+    def submit_event(self, event: StreamEvent) -> bool:
+        """Queue an event of a stream; return False if the queue is full."""
+        return self._report_abandoned() and self._process.submit(event.model, event)
+
+    def skip(self, model: str, reason: str, step: SequenceStep | None = None) -> None:
+        """Count a request that has no copy."""
+        self._count_not_copied(model, reason)
+        self._break_sequence(step)
+
+    def abandon_stream(self, stream: int) -> None:
+        """Have the copy of a stream ended, because one of its events is missing."""
+        self._abandoned.append(stream)
+        self._report_abandoned()
+
+    def _report_abandoned(self) -> bool:
+        while self._abandoned:
+            event = StreamEvent(self._abandoned[-1], Side.OLD, "abandon")
+            if not self._process.submit("", event):
+                return False
+            self._abandoned.pop()
+        return True
+
+    def note_change(self, name: str, *, ok: bool) -> None:
+        """Count a change; ok: whether it had the same outcome at both servers."""
+        if (name, ok) not in self.changes and len(self.changes) >= _MAX_COUNTS:
+            name = _OTHER
+        self.changes[name, ok] += 1
+
+    async def drain(self) -> None:
+        """Wait until the copies of all earlier calls have ended, for two seconds at most."""
+        # Not cancelled at the limit: the reply to come must not be taken for another one.
+        if self._draining is None or self._draining.done():
+            self._draining = asyncio.ensure_future(self._ask_drained())
+        await asyncio.wait({self._draining}, timeout=_MAX_DRAIN_S)
+
+    async def _ask_drained(self) -> None:
+        with suppress(Unavailable):
+            await self._process.ask_in_order(DrainQuestion())
+
+    def _count_not_copied(self, model: str, reason: str) -> None:
+        # Clients may name any models.
+        if (model, reason) not in self.not_copied and len(self.not_copied) >= _MAX_COUNTS:
+            model = _OTHER
+        self.not_copied[model, reason] += 1
+
+    def _break_sequence(self, step: SequenceStep | None) -> None:
+        if step is not None and not step.end and len(self._broken) < _MAX_BROKEN:
+            self._broken.add(step.key)
