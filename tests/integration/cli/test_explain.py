@@ -32,7 +32,7 @@ def serving(pages: dict[str, str], key: str = "") -> Iterator[str]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body = pages.get(self.path)
+            body = pages.get(self.path.partition("?")[0])
             status = 404 if body is None else 200
             if key and self.headers.get("X-Key") != key:
                 status, body = 403, json.dumps({"error": "no"})
