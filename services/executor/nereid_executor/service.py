@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from nereid.core.files.temporary_directories import SANDBOX, TemporaryDirectory
 from nereid.mesh_auth.roles import Role
 from nereid.object_store.settings import default_cache_directory, store_environ
 from nereid.object_store.stores import CachePlace, ModelStores
@@ -20,6 +21,11 @@ from nereid.rpc import ChannelOptions, SocketChannel
 from nereid.rpc.net.backoff import BackoffOptions
 from nereid.rpc.net.scheduler_addresses import only_address, parse_addresses, watch_addresses
 from nereid_executor.backends.python.packages.model_packages import ModelPackages
+from nereid_executor.backends.python.sandbox.policy import (
+    WORKER_SANDBOX,
+    missing_protection,
+    provided_protection,
+)
 from nereid_executor.backends.python.supervisor import environments
 from nereid_executor.backends.python.supervisor.stopped_workers import STOPPED_WORKERS
 from nereid_executor.batch.timeline import ExecutorTimeline
@@ -105,6 +111,8 @@ class ExecutorService:
     async def run(self) -> bool:
         """Serve until leave(); return False if a batch still ran at the end of the timeout."""
         settings = self._settings
+        if settings.sandbox_models:
+            await asyncio.to_thread(_begin_confinement, settings)
         if settings.malloc_arenas:
             limit_arenas(settings.malloc_arenas)
         if settings.preload_backend:
@@ -263,6 +271,16 @@ def make_directories(settings: ExecutorSettings, agents: RepositoryAgents) -> Mo
     )
     stores = ModelStores(store_environ(), place)
     return ModelDirectories(settings.local_path, stores, agents, ModelPackages(settings))
+
+
+def _begin_confinement(settings: ExecutorSettings) -> None:
+    WORKER_SANDBOX.configure(settings)
+    with TemporaryDirectory.make(SANDBOX) as directory:
+        missing = missing_protection(provided_protection(directory.path))
+    if missing:
+        _log.warning("workers of models are confined in part: %s", "; ".join(missing))
+    else:
+        _log.info("workers of models are confined: files, network, processes, system calls")
 
 
 def make_hello(settings: ExecutorSettings, backends: BackendRegistry) -> pb.Hello:

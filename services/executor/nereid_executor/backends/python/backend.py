@@ -31,6 +31,7 @@ from nereid_executor.backends.direct_serving import DirectServing
 from nereid_executor.backends.python.messages.request_metadata import (
     KnownSpecs,
     deadline_us,
+    inline_tensors,
     meta_of,
     tensors_of,
 )
@@ -97,6 +98,7 @@ def describe_within(
             settings.python,
             config.name,
             NotificationHandler(config.name, config.name).on_notification,
+            confinement=settings.confinement,
         )
         try:
             worker.wait_for(wire.STARTED, settings.start_s)
@@ -182,6 +184,7 @@ class PythonModel(DirectServing):
             and not sequences.state
             and settings.execute_s is None
             and settings.python == sys.executable
+            and settings.confinement is None
         )
         self._serves_stream = False
         reshapes = output_reshapes(spec.config)
@@ -212,7 +215,7 @@ class PythonModel(DirectServing):
         spec, settings = self._spec, self._settings
         self._specs.clear()
         self._output_buffers.clear()
-        calls = ModelCalls(spec.mesh, spec.number)
+        calls = ModelCalls(spec.mesh, spec.number, settings.confinement)
         worker = WorkerProcess(
             settings.python,
             spec.config.name,
@@ -220,11 +223,14 @@ class PythonModel(DirectServing):
             calls,
             serves_stream=self.can_serve_stream,
             threads=spec.threads,
+            confinement=settings.confinement,
+            name=spec.name,
         )
         try:
             worker.wait_for(wire.STARTED, settings.start_s)
             path = _model_file(spec.config, spec.version_path)
-            memory = None if spec.mesh is None else spec.mesh.memory
+            has_segments = spec.mesh is not None and settings.confinement is None
+            memory = spec.mesh.memory if spec.mesh is not None and has_segments else None
             message = {"args": self._initialize_arguments(), "memory": memory}
             worker.send_json(wire.INITIALIZE, {**_model_settings(spec.config, path), **message})
             body = worker.wait_for(wire.INITIALIZED, settings.initialize_s, spec.is_wanted)
@@ -348,11 +354,13 @@ class PythonModel(DirectServing):
         ended.
         """
         worker = self._running_worker()
+        confined = self._settings.confinement is not None
         members = []
         for place, request in enumerate(requests):
             number = self._specs.number_of(request.spec)
             # The tuple has the fields of wire.Member; a plain tuple is cheaper.
-            members.append((number, request.remaining_us, meta_of(request), tensors_of(request)))
+            tensors = inline_tensors(request.tensors) if confined else tensors_of(request)
+            members.append((number, request.remaining_us, meta_of(request), tensors))
             if request.output_buffer is not None:
                 self._output_buffers[batch, place] = request.output_buffer
         # A decoupled model may make calls for any of its open requests.

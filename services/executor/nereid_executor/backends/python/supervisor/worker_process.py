@@ -23,10 +23,13 @@ import nereid_executor
 from nereid.backends import ModelLostError
 from nereid.config.inherited_secrets import public_environ
 from nereid.core.errors import Internal
+from nereid.core.files.temporary_directories import SANDBOX, TemporaryDirectory
 from nereid_executor.backends.python import direct, worker_site
 from nereid_executor.backends.python.messages.response_heads import well_formed
+from nereid_executor.backends.python.sandbox.policy import launcher_command, policy_descriptor
 from nereid_executor.backends.python.supervisor.model_calls import ModelCalls
 from nereid_executor.backends.python.supervisor.stopped_workers import STOPPED_WORKERS
+from nereid_executor.backends.python.supervisor.worker_output import WORKER_OUTPUT
 from nereid_executor.backends.python.worker_site.nereid_worker.protocol import wire
 from nereid_executor.backends.python.worker_site.nereid_worker.protocol.channel import (
     Channel,
@@ -34,6 +37,8 @@ from nereid_executor.backends.python.worker_site.nereid_worker.protocol.channel 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
+
+    from nereid_executor.backends.python.sandbox.policy import Confinement
 
 # The first program works in any Python. The second needs Nereid's own Python and can serve a
 # stream.
@@ -77,15 +82,19 @@ class WorkerProcess:
         *,
         serves_stream: bool = False,
         threads: int = 0,
+        confinement: Confinement | None = None,
+        name: str = "",
     ) -> None:
         """Start a worker. Raise Internal if the system cannot start the process.
 
         serves_stream: python is Nereid's own interpreter. threads: for numerical libraries; 0 lets
-        them decide.
+        them decide. name: the instance, for the lines that a confined worker prints.
         """
         self.calls = calls or ModelCalls(None, 0)
         self._model = model
         self._on_notification = on_notification
+        # Temporary files of a confined worker.
+        self._temporary: TemporaryDirectory | None = None
         ours, theirs = socket.socketpair()
         memory = os.memfd_create("nereid-worker", os.MFD_CLOEXEC)
         try:
@@ -96,15 +105,17 @@ class WorkerProcess:
             program = (
                 [_DIRECT_WORKER, *arguments, _SOURCES] if serves_stream else [_WORKER, *arguments]
             )
-            # In its own session, the worker gets no signals of the terminal, such as Ctrl-C.
-            self._process = subprocess.Popen(
-                [python, *program],
-                pass_fds=descriptors,
-                env=worker_environ(public_environ(), threads),
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            command = [python, *program]
+            environ = worker_environ(public_environ(), threads)
+            if confinement is None:
+                self._process = _start_process(command, environ, descriptors)
+            else:
+                self._temporary = TemporaryDirectory.make(SANDBOX)
+                self._process = _start_confined(
+                    command, environ, descriptors, confinement, self._temporary.path, name or model
+                )
         except OSError as error:
+            self._remove_temporary()
             ours.close()
             self.calls.close()
             raise Internal(f"no worker for model '{model}' can be started: {error}") from error
@@ -115,6 +126,7 @@ class WorkerProcess:
         self._process_end = os.pidfd_open(self._process.pid)
         self.channel = Channel(ours)
         self.calls.try_send = self._try_send_response
+        self.calls.worker = self._process.pid
         # One is readable when frames arrive, when the process ends, or when other threads have left
         # messages for the worker.
         self.descriptors = self.channel.fileno(), self._process_end, self.calls.fileno()
@@ -291,6 +303,57 @@ class WorkerProcess:
         self.channel.close()
         os.close(self._process_end)
         self._last_batch.close()
+        self._remove_temporary()
+
+    def _remove_temporary(self) -> None:
+        temporary, self._temporary = self._temporary, None
+        if temporary is not None:
+            temporary.release()
+
+
+def _start_process(
+    command: list[str],
+    environ: dict[str, str],
+    descriptors: tuple[int, ...],
+    output: int | None = None,
+) -> subprocess.Popen[bytes]:
+    # In its own session, the worker gets no signals of the terminal, such as Ctrl-C.
+    return subprocess.Popen(
+        command,
+        pass_fds=descriptors,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,
+    )
+
+
+def _start_confined(  # noqa: PLR0913, PLR0917 - the parts of one command
+    command: list[str],
+    environ: dict[str, str],
+    descriptors: tuple[int, ...],
+    confinement: Confinement,
+    temporary: Path,
+    name: str,
+) -> subprocess.Popen[bytes]:
+    policy = policy_descriptor(confinement.policy(command, temporary))
+    reader, writer = os.pipe()
+    try:
+        process = _start_process(
+            launcher_command(policy),
+            confinement.environ(environ, temporary),
+            (*descriptors, policy),
+            writer,
+        )
+    except OSError:
+        os.close(reader)
+        raise
+    finally:
+        os.close(policy)
+        os.close(writer)
+    WORKER_OUTPUT.add(reader, name)
+    return process
 
 
 def _signal_name(number: int) -> str:
