@@ -24,6 +24,7 @@ from nereid.backends import (
 )
 from nereid.core.errors import Internal, InvalidArgument, NereidError, NotFound
 from nereid.model_config import config_json
+from nereid.model_config.batching_fields import runs_at_most_once
 from nereid.model_config.reshapes import output_reshapes
 from nereid.pb import model_config_pb2
 from nereid.rpc.net.backoff import Backoff, BackoffOptions
@@ -184,7 +185,8 @@ class PythonModel(DirectServing):
             and not sequences.state
             and settings.execute_s is None
             and settings.python == sys.executable
-            and settings.confinement is None
+            # Its executor has to know whether a request has begun, and a confined worker could lie.
+            and not (settings.confinement is not None and runs_at_most_once(spec.config))
         )
         self._serves_stream = False
         reshapes = output_reshapes(spec.config)
@@ -324,7 +326,8 @@ class PythonModel(DirectServing):
         worker = self._worker
         # If another thread is removing the worker, its closed shared memory raises ValueError.
         with contextlib.suppress(ValueError):
-            return worker.running_requests if self._serves_stream and worker is not None else ()
+            if self._serves_stream and worker is not None and not worker.is_confined:
+                return worker.running_requests
         return ()
 
     def serve_stream(self, context: StreamContext) -> None:

@@ -223,9 +223,10 @@ def _readable(
     config: model_config_pb2.ModelConfig, model_path: Path, python: str, given: tuple[str, ...]
 ) -> tuple[str, ...]:
     paths = [str(model_path.resolve()), *_prefixes(python), *given]
-    if os.path.isabs(config.default_model_filename):
+    file = Path(config.default_model_filename)
+    if file.is_absolute():
         # The model.py of a Python-based backend.
-        paths.append(os.path.dirname(config.default_model_filename))
+        paths.append(str(file.parent))
     return tuple(dict.fromkeys(paths))
 
 

@@ -120,6 +120,8 @@ OWN_ONLY: Final = {
 _SETPRIORITY: Final = SystemCall(141, 140)
 _SOCKET: Final = SystemCall(41, 198)
 _SOCKETPAIR: Final = SystemCall(53, 199)
+_CONNECT: Final = SystemCall(42, 203)
+_BIND: Final = SystemCall(49, 200)
 _CLONE: Final = SystemCall(56, 220)
 _CLONE3: Final = SystemCall(435, 435)
 
@@ -175,6 +177,10 @@ def build_filter(machine: str, *, network: bool) -> bytes:
             refuse,
         ],
     )  # fmt: skip
+    if not network:
+        # A connection that the process was given could be directed elsewhere.
+        on(_CONNECT, [refuse])
+        on(_BIND, [refuse])
     families = (_INET, _INET6) if network else ()
     allowed = [part for family in families for part in (_jump(_JUMP_EQUAL, family, 0, 1), allow)]
     on(_SOCKET, [_load(0), *allowed, refuse])

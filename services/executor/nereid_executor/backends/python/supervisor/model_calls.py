@@ -40,7 +40,7 @@ class ModelCalls:
         self._instance = instance
         self._confinement = confinement
         # Process id of the worker; its calls may refer to its own segments only.
-        self.worker = 0
+        self.worker_pid = 0
         self._responses: deque[wire.Call] = deque()
         self._requests: dict[int, MeshRequest] = {}
         # The lock is reentrant: a finaliser may interrupt a thread that holds the lock.
@@ -133,7 +133,7 @@ class ModelCalls:
 
     def _check_segments(self, tensors: Sequence[Any]) -> None:
         for tensor in tensors:
-            if type(tensor) is wire.Range and segment_owner(tensor.segment) != str(self.worker):
+            if type(tensor) is wire.Range and segment_owner(tensor.segment) != str(self.worker_pid):
                 raise InvalidArgument("a tensor of the request is in another process's memory")
 
     def _check_right(self, what: str) -> None:

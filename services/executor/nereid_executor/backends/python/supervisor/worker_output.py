@@ -1,4 +1,4 @@
-"""Writes what confined workers print to the executor's log: whole lines, by name, at a bounded rate.
+"""Writes what confined workers print to the log: whole lines with their name, at a bounded rate.
 
 A confined worker has no access to the executor's own output, where it could forge others' lines.
 """
@@ -77,7 +77,7 @@ class OutputLines:
             self.feed(b"\n")
 
     def _write_line(self, line: bytes) -> None:
-        # What Python code prints already has the name.
+        # The worker adds the name to what Python code prints.
         text = line.decode("utf-8", "replace").removeprefix(self._prefix)[:_MAX_LINE]
         if self._budget.spend(len(text) + 1):
             if dropped := self._budget.take_dropped():

@@ -95,13 +95,22 @@ class WorkerProcess:
         self._on_notification = on_notification
         # Temporary files of a confined worker.
         self._temporary: TemporaryDirectory | None = None
+        self.is_confined = confinement is not None
+        # Number of the worker's end of a socket on which a confined worker gets its connection.
+        self.descriptors_for_worker: int | None = None
+        self._to_worker: socket.socket | None = None
         ours, theirs = socket.socketpair()
+        their_receiver: socket.socket | None = None
         memory = os.memfd_create("nereid-worker", os.MFD_CLOEXEC)
         try:
             os.ftruncate(memory, mmap.PAGESIZE)
             self._last_batch = mmap.mmap(memory, mmap.PAGESIZE)
-            descriptors = (theirs.fileno(), memory)
+            descriptors: tuple[int, ...] = (theirs.fileno(), memory)
             arguments = [*map(str, descriptors), str(os.getpid())]
+            if serves_stream and confinement is not None:
+                self._to_worker, their_receiver = socket.socketpair()
+                self.descriptors_for_worker = their_receiver.fileno()
+                descriptors += (self.descriptors_for_worker,)
             program = (
                 [_DIRECT_WORKER, *arguments, _SOURCES] if serves_stream else [_WORKER, *arguments]
             )
@@ -116,17 +125,20 @@ class WorkerProcess:
                 )
         except OSError as error:
             self._remove_temporary()
+            self._close_sender()
             ours.close()
             self.calls.close()
             raise Internal(f"no worker for model '{model}' can be started: {error}") from error
         finally:
             theirs.close()
+            if their_receiver is not None:
+                their_receiver.close()
             os.close(memory)
         # This descriptor is readable once the process has ended.
         self._process_end = os.pidfd_open(self._process.pid)
         self.channel = Channel(ours)
         self.calls.try_send = self._try_send_response
-        self.calls.worker = self._process.pid
+        self.calls.worker_pid = self._process.pid
         # One is readable when frames arrive, when the process ends, or when other threads have left
         # messages for the worker.
         self.descriptors = self.channel.fileno(), self._process_end, self.calls.fileno()
@@ -171,6 +183,16 @@ class WorkerProcess:
         for 60 s, wire.WireError for a too large frame.
         """
         self.channel.send(kind, parts, _SEND_TIMEOUT_S)
+
+    def send_descriptor(self, descriptor: int) -> None:
+        """Give a confined worker a descriptor. Errors are those of send_frame()."""
+        assert self._to_worker is not None, "only confined workers that serve streams get any"
+        try:
+            socket.send_fds(self._to_worker, [b"1"], [descriptor], socket.MSG_DONTWAIT)
+        except BlockingIOError as error:
+            raise wire.SlowError from error
+        except OSError as error:
+            raise wire.LostError from error
 
     def send_json(self, kind: int, message: Any) -> None:
         """Write a frame with a JSON body. Errors are those of send_frame()."""
@@ -303,7 +325,12 @@ class WorkerProcess:
         self.channel.close()
         os.close(self._process_end)
         self._last_batch.close()
+        self._close_sender()
         self._remove_temporary()
+
+    def _close_sender(self) -> None:
+        if self._to_worker is not None:
+            self._to_worker.close()
 
     def _remove_temporary(self) -> None:
         temporary, self._temporary = self._temporary, None
