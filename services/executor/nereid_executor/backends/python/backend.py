@@ -98,7 +98,9 @@ def describe_within(
         worker = WorkerProcess(
             settings.python,
             config.name,
-            NotificationHandler(config.name, config.name).on_notification,
+            NotificationHandler(
+                config.name, config.name, bounded=settings.confinement is not None
+            ).on_notification,
             confinement=settings.confinement,
         )
         try:
@@ -195,7 +197,9 @@ class PythonModel(DirectServing):
         # Key: a batch's number and a member's index. Value: the output buffer of that request while
         # the request is in flight.
         self._output_buffers: dict[tuple[int, int], SharedMemory] = {}
-        self._notifications = NotificationHandler(spec.name, spec.config.name)
+        self._notifications = NotificationHandler(
+            spec.name, spec.config.name, bounded=settings.confinement is not None
+        )
         self._queries = ReadinessQueries()
         self._worker: WorkerProcess | None = None
         try:

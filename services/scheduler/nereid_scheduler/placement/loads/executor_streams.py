@@ -12,8 +12,8 @@ from google.protobuf.message import DecodeError
 
 from nereid.core.errors import ProtocolError
 from nereid.core.methods import (
-    CONTROLS_KEY,
     CONFINED_KEY,
+    CONTROLS_KEY,
     CRASH_REPORTS_KEY,
     EXECUTOR_KEY,
     INSTANCE_KEY,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from nereid.observability.custom_series import GAUGE, SeriesKey, series_key, sum_of
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _HISTOGRAM = "histogram"
+# Series of one instance; further ones are refused.
+MAX_SERIES = 10_000
 _KINDS = ("counter", GAUGE, _HISTOGRAM)
 
 
@@ -24,6 +27,7 @@ class CustomMetrics:
         # `_models` maps an instance (the holder of series) to its model. `_counted` sums the series
         # of ended workers, so that counters on the metrics page do not fall.
         self._models: dict[Any, str] = {}
+        self._numbers: Counter[Any] = Counter()
         self._counted: dict[tuple[str, SeriesKey], pb.CustomSeries] = {}
         # Maps an owner to its callback. Any thread may call it, once after the first change since
         # the last read().
@@ -39,11 +43,13 @@ class CustomMetrics:
         key = holder, int(number)
         with self._lock:
             if what == "gone":
-                self._series.pop(key, None)
+                if self._series.pop(key, None) is not None:
+                    self._numbers[holder] -= 1
             elif what == "new":
                 name, description, kind, labels, bounds = rest
-                self._models[holder] = model
-                self._series[key] = pb.CustomSeries(
+                if self._numbers[holder] >= MAX_SERIES:
+                    raise ValueError(f"more than {MAX_SERIES} series")
+                series = pb.CustomSeries(
                     name=name,
                     description=description,
                     kind=_KINDS[kind],
@@ -52,6 +58,10 @@ class CustomMetrics:
                     counts=[0] * (len(bounds) + 1) if _KINDS[kind] == _HISTOGRAM else [],
                     model=model,
                 )
+                if key not in self._series:
+                    self._numbers[holder] += 1
+                self._models[holder] = model
+                self._series[key] = series
             else:
                 value, counts = rest
                 series = self._series[key]
@@ -78,6 +88,7 @@ class CustomMetrics:
         self._report_change()
 
     def _end_worker(self, holder: Any) -> None:
+        self._numbers.pop(holder, None)
         for held in [key for key in self._series if key[0] is holder]:
             series = self._series.pop(held)
             if series.kind != GAUGE:

@@ -160,7 +160,7 @@ class DirectSupervisor:
                     worker.send_json(wire.LINK, self._new_link())
                 else:
                     self._send_buffer(*message)
-            except (ValueError, TypeError) as error:
+            except (ValueError, TypeError, RecursionError) as error:
                 raise wire.WireError("malformed message") from error
 
     def _new_link(self) -> dict[str, Any] | None:

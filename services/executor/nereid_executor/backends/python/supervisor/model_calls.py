@@ -95,7 +95,7 @@ class ModelCalls:
             self._start(call, message, message["what"])
         except NereidError as error:
             self._fail(call.number, error)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             text = f"malformed request to the mesh: {error}"
             self._fail(call.number, InvalidArgument(text))
 

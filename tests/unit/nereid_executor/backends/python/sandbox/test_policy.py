@@ -52,7 +52,7 @@ def test_a_model_cannot_have_more_than_the_operator_allows() -> None:
     settings = SandboxSettings(sandbox_models=True, sandbox_memory_bytes=1 << 30)
     with pytest.raises(InvalidArgument, match="'network', which --sandbox-allow does not allow"):
         confinement(settings, sandbox_allow="network")
-    with pytest.raises(InvalidArgument, match="sandbox_memory_bytes.*at most 1073741824"):
+    with pytest.raises(InvalidArgument, match=r"sandbox_memory_bytes.*at most 1073741824"):
         confinement(settings, sandbox_memory_bytes=str(2 << 30))
     with pytest.raises(InvalidArgument, match="whole number"):
         confinement(settings, sandbox_processes="many")

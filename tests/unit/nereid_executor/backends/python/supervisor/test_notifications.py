@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from nereid_executor.backends.python.supervisor.custom_metrics import CustomMetrics
+from nereid_executor.backends.python.supervisor.custom_metrics import MAX_SERIES, CustomMetrics
 from nereid_executor.backends.python.supervisor.notifications import NotificationHandler
 from nereid_executor.backends.python.worker_site.nereid_worker.protocol import wire
 
@@ -88,3 +88,31 @@ def test_lines_keep_their_levels(caplog: pytest.LogCaptureFixture) -> None:
         )
     levels = [each.levelname for each in caplog.records]
     assert levels == ["INFO", "WARNING", "ERROR", "DEBUG"]
+
+
+def test_an_instance_has_a_bounded_number_of_series() -> None:
+    metrics = CustomMetrics()
+    one, two = object(), object()
+    new = ["new", 0, "c", "Counts", 0, {}, []]
+    for number in range(MAX_SERIES):
+        metrics.on_message(one, "m", [new[0], number, *new[2:]])
+    with pytest.raises(ValueError, match="more than 10000 series"):
+        metrics.on_message(one, "m", [new[0], MAX_SERIES, *new[2:]])
+    metrics.on_message(two, "n", new)
+    metrics.on_message(one, "m", ["gone", 0])
+    metrics.on_message(one, "m", [new[0], MAX_SERIES, *new[2:]])
+
+
+def test_a_confined_worker_logs_a_bounded_amount(caplog: pytest.LogCaptureFixture) -> None:
+    line = json.dumps([1, "x" * 10_000]).encode()
+    for bounded, count in ((False, 200), (True, 103)):
+        caplog.clear()
+        handler = NotificationHandler("m_0", "m", bounded=bounded)
+        for _ in range(200):
+            handler.on_notification(wire.LOG, bytearray(line))
+        assert abs(len(caplog.records) - count) <= (10 if bounded else 0)
+
+
+def test_a_message_that_is_nested_too_deep_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    NotificationHandler("m_0", "m").on_notification(wire.LOG, bytearray(b"[" * 100_000))
+    assert "malformed notification" in caplog.text
