@@ -6,28 +6,29 @@ import ctypes
 import os
 import stat
 import struct
-from typing import TYPE_CHECKING, Final
 
+# The launcher is part of each load, and typing takes milliseconds to import.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 # The numbers are the same on x86_64 and aarch64.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
-_VERSION: Final = 1
-_PATH_BENEATH: Final = 1
+_VERSION = 1
+_PATH_BENEATH = 1
 
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
 _TRUNCATE, _IOCTL = 1 << 14, 1 << 15
-_FILE_RIGHTS: Final = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL
-READ: Final = _EXECUTE | _READ_FILE | _READ_DIR
+_FILE_RIGHTS = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL
+READ = _EXECUTE | _READ_FILE | _READ_DIR
 # All but making of device files.
-WRITE: Final = READ | _WRITE_FILE | _TRUNCATE | 0x37B0
-DEVICE: Final = _READ_FILE | _READ_DIR | _WRITE_FILE | _IOCTL
+WRITE = READ | _WRITE_FILE | _TRUNCATE | 0x37B0
+DEVICE = _READ_FILE | _READ_DIR | _WRITE_FILE | _IOCTL
 # Objects of POSIX shared memory in a directory that others use as well: no list of names.
-SHARED: Final = _READ_FILE | _WRITE_FILE | _TRUNCATE | 0x120
-_ALL_BY_ABI: Final = (0, 0x1FFF, 0x3FFF, 0x7FFF, 0x7FFF, 0xFFFF)
-_TCP: Final = 3
-_SCOPES: Final = 3
+SHARED = _READ_FILE | _WRITE_FILE | _TRUNCATE | 0x120
+_ALL_BY_ABI = (0, 0x1FFF, 0x3FFF, 0x7FFF, 0x7FFF, 0xFFFF)
+_TCP = 3
+_SCOPES = 3
 _NET_ABI, _SCOPE_ABI = 4, 6
 
 _libc = ctypes.CDLL(None, use_errno=True)

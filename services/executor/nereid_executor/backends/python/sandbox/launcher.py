@@ -1,48 +1,52 @@
 """Confines this process, then replaces it with the worker's interpreter.
 
-It runs before the interpreter because that may be the model's own program.
+It runs before the interpreter because that may be the model's own program. It is part of each load,
+so it imports little: typing and json would take longer than all of its work.
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
+import marshal
 import os
 import resource
 import struct
 import sys
-from typing import Any, Final
 
-from . import landlock, seccomp
+from . import landlock
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _SET_NO_NEW_PRIVS, _SET_SECCOMP, _CAPBSET_DROP, _SET_SECUREBITS, _CAP_AMBIENT = 38, 22, 24, 28, 47
-_CLEAR_ALL: Final = 4
-_FILTER: Final = 2
+_CLEAR_ALL = 4
+_FILTER = 2
 # SECBIT_NOROOT, SECBIT_NO_SETUID_FIXUP, and their locks.
-_SECUREBITS: Final = 0xF
-_CAPABILITY_VERSION: Final = 0x20080522
+_SECUREBITS = 0xF
+_CAPABILITY_VERSION = 0x20080522
 _NEWNS, _NEWUSER, _NEWIPC = 0x20000, 0x10000000, 0x08000000
 _NOSUID, _NODEV, _REC, _PRIVATE = 2, 4, 16384, 1 << 18
 _MOUNT_SETATTR, _RECURSIVE = 442, 0x8000
 # struct mount_attr with MOUNT_ATTR_RDONLY.
-_READ_ONLY: Final = struct.pack("<QQQQ", 1, 0, 0, 0)
-_SHM: Final = "/dev/shm"  # noqa: S108 - not a name in it
-_HIGHEST_CAPABILITY: Final = 63
+_READ_ONLY = struct.pack("<QQQQ", 1, 0, 0, 0)
+_SHM = "/dev/shm"  # noqa: S108 - not a name in it
+_HIGHEST_CAPABILITY = 63
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main(descriptor: int) -> None:
-    """Read a policy (JSON, `policy.Policy`) from a descriptor, confine the process, and execute.
+    """Read `Confinement.policy` from a descriptor, confine the process, and execute the command.
 
-    With an empty command, print what the kernel provides as JSON instead.
+    With an empty command, write what the kernel provides instead (marshal).
     """
     with os.fdopen(descriptor, "rb") as file:
-        policy: dict[str, Any] = json.load(file)
+        policy: dict[str, Any] = marshal.load(file)  # noqa: S302 - the executor wrote it
     provided = confine(policy)
     if policy["command"]:
         os.execv(policy["command"][0], policy["command"])  # noqa: S606 - it is no shell's text
-    sys.stdout.write(json.dumps(provided))
+    sys.stdout.buffer.write(marshal.dumps(provided))
 
 
 def confine(policy: dict[str, Any]) -> dict[str, int]:
@@ -68,7 +72,7 @@ def confine(policy: dict[str, Any]) -> dict[str, int]:
             *shared,
         ]
         landlock.restrict(version, rules, network=policy["network"])
-    has_filter = _set_filter(network=policy["network"])
+    has_filter = _set_filter(policy["filter"])
     return {
         "landlock": version,
         "seccomp": int(has_filter),
@@ -126,14 +130,10 @@ def _drop_capabilities() -> None:
     _check(_libc.capset(struct.pack("<Ii", _CAPABILITY_VERSION, 0), bytes(24)))
 
 
-def _set_filter(*, network: bool) -> bool:
-    try:
-        program = seccomp.build_filter(os.uname().machine, network=network)
-    except ValueError:
-        return False
+def _set_filter(program: bytes) -> bool:
     memory = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("@HP", len(program) // 8, ctypes.addressof(memory))
-    return bool(_libc.prctl(_SET_SECCOMP, _FILTER, header, 0, 0) == 0)
+    return bool(program) and bool(_libc.prctl(_SET_SECCOMP, _FILTER, header, 0, 0) == 0)
 
 
 def _check(result: int) -> None:

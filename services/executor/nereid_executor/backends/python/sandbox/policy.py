@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import logging
+import marshal
 import os
 import re
 import site
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +18,7 @@ import nereid
 import nereid_executor
 from nereid.backends.parameters import parameters_of, parse_count
 from nereid.core.errors import InvalidArgument
+from nereid_executor.backends.python.sandbox import seccomp
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -86,13 +88,15 @@ class Confinement:
             for entry in os.scandir("/dev")
             if entry.name in _DEVICES or _GPU_DEVICES.fullmatch(entry.name)
         ]
+        network = NETWORK in self.allows
         message: dict[str, Any] = {
             "command": command,
             "read": [*_SYSTEM, *self.read],
             "devices": devices,
             "temporary": str(temporary),
             "temporary_bytes": self.temporary_bytes,
-            "network": NETWORK in self.allows,
+            "network": network,
+            "filter": _filter(network),
             "limits": {
                 "CORE": 0,
                 "FSIZE": self.temporary_bytes,
@@ -101,7 +105,7 @@ class Confinement:
                 "DATA": self.memory_bytes,
             },
         }
-        return json.dumps(message).encode()
+        return marshal.dumps(message)
 
     def environ(self, environ: Mapping[str, str], temporary: Path) -> dict[str, str]:
         """Return the variables of environ that a worker gets, with its own directories."""
@@ -179,8 +183,8 @@ def provided_protection(temporary: Path) -> dict[str, int]:
             timeout=_PROBE_TIMEOUT_S,
             check=True,
         ).stdout
-        provided: dict[str, int] = json.loads(output)
-    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        provided: dict[str, int] = marshal.loads(output)  # noqa: S302 - our own process
+    except (OSError, subprocess.SubprocessError, EOFError, ValueError) as error:
         _log.error("workers of models cannot be confined: %s", error)
         return {}
     finally:
@@ -219,6 +223,14 @@ def policy_descriptor(policy: bytes) -> int:
     return descriptor
 
 
+@cache
+def _filter(network: bool) -> bytes:
+    try:
+        return seccomp.build_filter(os.uname().machine, network=network)
+    except ValueError:
+        return b""
+
+
 def _readable(
     config: model_config_pb2.ModelConfig, model_path: Path, python: str, given: tuple[str, ...]
 ) -> tuple[str, ...]:
@@ -239,8 +251,8 @@ def _prefixes(python: str) -> tuple[str, ...]:
         *(path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path),
         *packages,
     ]
-    if python == sys.executable:
-        paths += [sys.prefix, sys.base_prefix]
+    # Environments of models may share numpy with Nereid's.
+    paths += [sys.prefix, sys.base_prefix]
     if site.ENABLE_USER_SITE:
         paths.append(site.getusersitepackages())
     # An interpreter in /bin would open the whole system.

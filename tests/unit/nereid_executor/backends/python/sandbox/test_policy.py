@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import marshal
 import sys
 from pathlib import Path
 
@@ -40,8 +40,8 @@ def test_a_model_gets_what_the_operator_allows() -> None:
     asked = confinement(settings, sandbox_allow="network", sandbox_processes="7")
     assert plain is not None
     assert asked is not None
-    assert not json.loads(plain.policy([], Path("/tmp/own")))["network"]
-    policy = json.loads(asked.policy(["python"], Path("/tmp/own")))
+    assert not marshal.loads(plain.policy([], Path("/tmp/own")))["network"]
+    policy = marshal.loads(asked.policy(["python"], Path("/tmp/own")))
     assert policy["network"]
     assert policy["limits"]["NPROC"] == 7
     assert policy["limits"]["CORE"] == 0
@@ -61,7 +61,7 @@ def test_a_model_cannot_have_more_than_the_operator_allows() -> None:
 def test_a_model_reads_its_own_folder_and_its_interpreter() -> None:
     confined = confinement(SandboxSettings(sandbox_models=True, sandbox_read_path=("/data",)))
     assert confined is not None
-    readable = json.loads(confined.policy([], Path("/tmp/own")))["read"]
+    readable = marshal.loads(confined.policy([], Path("/tmp/own")))["read"]
     assert {"/models/m", sys.prefix, sys.base_prefix, "/data", "/usr"} <= set(readable)
     assert not {"/", "/models", "/tmp", "/home", "/etc", "/proc", "/dev", "/run"} & set(readable)
 
