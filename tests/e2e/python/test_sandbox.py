@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -118,6 +119,37 @@ if not os.path.exists(mark):
         except OSError:
             pass
     reply = "only once"
+"""
+
+# Frames of the protocol between worker and executor that a worker would never send.
+LIAR = """
+import json, socket, sys
+wire = next(
+    module for name, module in sys.modules.items() if name.endswith("nereid_worker.protocol.wire")
+)
+def frame(kind, *parts):
+    body = b"".join(map(bytes, parts))
+    return len(body).to_bytes(4, "little") + kind.to_bytes(4, "little") + body
+series = ["new", 9, "nv_inference_request_success", "", 0, {"model": "neighbour"}, []]
+frames = [
+    frame(wire.LOG, json.dumps([1, "x\\n2026-01-01 INFO neighbour_0: by frame"]).encode()),
+    frame(wire.METRIC, json.dumps(series).encode()),
+    frame(wire.METRIC, b"[" * 20_000),
+    frame(wire.KEPT, *wire.kept_parts([1, 2], b"reply")),
+    frame(wire.REQUEST_LINK, b"null"),
+]
+if CALL:
+    call = {"what": "unload", "model": "neighbour", "dependents": True}
+    frames.append(
+        frame(wire.CALL, *wire.call_parts(wire.Call(4242, 0, json.dumps(call).encode(), ())))
+    )
+for entry in os.listdir("/proc/self/fd"):
+    try:
+        other = socket.socket(fileno=os.dup(int(entry)))
+        if other.family == socket.AF_UNIX and not other.getpeername():
+            other.sendall(b"".join(frames))
+    except OSError:
+        pass
 """
 
 
@@ -245,6 +277,19 @@ def test_its_connection_makes_no_other_calls(confined: Mesh) -> None:
     """The connection ends instead, and the request runs again on the next one."""
     assert run(confined, IMPOSTOR) == "again"
     assert run(confined, "reply = 1", "neighbour") == "1"
+
+
+def test_false_frames_concern_nobody_else(confined: Mesh) -> None:
+    assert run(confined, f"CALL = False\n{LIAR}") == "done"
+    until(lambda: "by frame" in confined.log.read_text(), "the false line")
+    (line,) = [line for line in confined.log.read_text().splitlines() if "by frame" in line]
+    assert r"prober_0_0: x\n2026-01-01 INFO neighbour_0: by frame" in line
+    counts = confined.counts("neighbour")
+    with contextlib.suppress(KeyError):
+        # Its worker may end when the response to a call arrives that it has not made.
+        run(confined, f"CALL = True\n{LIAR}")
+    assert run(confined, "reply = 1", "neighbour") == "1"
+    assert confined.counts("neighbour") != counts
 
 
 def test_ordinary_work(confined: Mesh) -> None:

@@ -116,3 +116,33 @@ def test_a_confined_worker_logs_a_bounded_amount(caplog: pytest.LogCaptureFixtur
 def test_a_message_that_is_nested_too_deep_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
     NotificationHandler("m_0", "m").on_notification(wire.LOG, bytearray(b"[" * 100_000))
     assert "malformed notification" in caplog.text
+
+
+FALSE_SERIES = {
+    "a metric of Nereid's": ("nv_inference_request_success", "", 0, {"model": "other"}, []),
+    "a part of one": ("nereid_batch_size_bucket", "", 0, {}, []),
+    "a name with a line of its own": ("a 1\nnv_inference_count", "", 0, {}, []),
+    "a label that ends the line": ("a", "", 0, {'x="1"} 1\n': ""}, []),
+    "too long a text": ("a", "x" * 10_000, 0, {}, []),
+    "too many labels": ("a", "", 0, {f"l{number}": "x" for number in range(9000)}, []),
+    "too many bounds": ("a", "", 2, {}, list(range(2000))),
+    "no kind": ("a", "", 9, {}, []),
+}
+
+
+@pytest.mark.parametrize("case", FALSE_SERIES)
+def test_a_worker_cannot_make_every_series(case: str) -> None:
+    metrics = CustomMetrics()
+    with pytest.raises((ValueError, IndexError)):
+        metrics.on_message("m_0", "m", ["new", 1, *FALSE_SERIES[case]])
+    assert not metrics.read().series
+
+
+def test_counts_fit_their_bounds() -> None:
+    """The page of the whole mesh sums them with others'."""
+    metrics = CustomMetrics()
+    metrics.on_message("m_0", "m", ["new", 1, "h", "", 2, {}, [1, 2]])
+    for counts in ([], [1], [1] * 1000):
+        with pytest.raises(ValueError, match="do not fit"):
+            metrics.on_message("m_0", "m", ["value", 1, 1, counts])
+    assert list(metrics.read().series[0].counts) == [0, 0, 0]
