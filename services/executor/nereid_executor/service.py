@@ -111,8 +111,6 @@ class ExecutorService:
     async def run(self) -> bool:
         """Serve until leave(); return False if a batch still ran at the end of the timeout."""
         settings = self._settings
-        if settings.sandbox_models:
-            await asyncio.to_thread(_begin_confinement, settings)
         if settings.malloc_arenas:
             limit_arenas(settings.malloc_arenas)
         if settings.preload_backend:
@@ -126,6 +124,8 @@ class ExecutorService:
         shared_tensors = SharedTensors(settings.shm_limit_bytes, settings.shm_idle_secs)
         # If there are GPUs, this call imports model runtimes, which takes seconds.
         hello = await asyncio.to_thread(make_hello, settings, self._backends)
+        if settings.sandbox_models:
+            hello.sandbox = await asyncio.to_thread(_begin_confinement, settings)
         hello.repository_agents.extend(self._agents.names)
         hello.shm_namespace, hello.process = shared_tensors.domain, shared_tensors.process
         tracer = open_tracer(settings, "executor", hello.name)
@@ -273,14 +273,17 @@ def make_directories(settings: ExecutorSettings, agents: RepositoryAgents) -> Mo
     return ModelDirectories(settings.local_path, stores, agents, ModelPackages(settings))
 
 
-def _begin_confinement(settings: ExecutorSettings) -> None:
+def _begin_confinement(settings: ExecutorSettings) -> str:
+    """Confine later workers; return "complete", or what the kernel leaves open."""
     WORKER_SANDBOX.configure(settings)
     with TemporaryDirectory.make(SANDBOX) as directory:
         missing = missing_protection(provided_protection(directory.path))
-    if missing:
-        _log.warning("workers of models are confined in part: %s", "; ".join(missing))
-    else:
-        _log.info("workers of models are confined: files, network, processes, system calls")
+    if not missing:
+        _log.info("workers of Python models are confined: files, network, processes, system calls")
+        return "complete"
+    text = "; ".join(missing)
+    _log.warning("workers of Python models are confined in part: %s", text)
+    return text
 
 
 def make_hello(settings: ExecutorSettings, backends: BackendRegistry) -> pb.Hello:

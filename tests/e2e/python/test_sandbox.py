@@ -266,6 +266,12 @@ def test_no_secret_in_the_environment(confined: Mesh) -> None:
     assert "hunter2" not in reply
 
 
+def test_facts_say_what_is_confined(confined: Mesh) -> None:
+    hello = "workers of Python models are confined"
+    (line,) = [line for line in confined.log.read_text().splitlines() if hello in line]
+    assert "in part" not in line or line.endswith("no bound on models' processes")
+
+
 def test_lines_cannot_be_forged(confined: Mesh) -> None:
     run(confined, "os.write(2, b'2026-01-01 INFO neighbour_0: forged\\n')")
     until(lambda: "forged" in confined.log.read_text(), "what the model writes")
