@@ -52,6 +52,7 @@ def main(descriptor: int) -> None:
 def confine(policy: dict[str, Any]) -> dict[str, int]:
     """Confine this process as far as the kernel can; return what it provides."""
     is_private = _make_namespaces(policy["temporary"], policy["temporary_bytes"])
+    os.chdir(policy["temporary"])
     counts = os.geteuid() != 0 or _uid_outside() != 0
     for name, limit in policy["limits"].items():
         # Without a namespace of its own, the processes of all workers and others would be counted.
@@ -107,8 +108,6 @@ def _make_namespaces(temporary: str, size_bytes: int) -> bool:
         for path in (temporary, _SHM):
             flags = _NOSUID | _NODEV
             _check(_libc.mount(b"tmpfs", path.encode(), b"tmpfs", flags, options))
-        # The present directory is the one beneath the mount.
-        os.chdir(temporary)
     except OSError:
         return False
     return True
