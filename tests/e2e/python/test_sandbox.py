@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import json
 import os
 import platform
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -269,6 +272,21 @@ def test_facts_say_what_is_confined(confined: Mesh) -> None:
     hello = "workers of Python models are confined"
     (line,) = [line for line in confined.log.read_text().splitlines() if hello in line]
     assert "in part" not in line or line.endswith("no bound on models' processes")
+
+
+def test_a_kernel_without_namespaces(tmp_path: Path) -> None:
+    """Docker's default profile forbids them; the rest holds."""
+    module = provided_protection.__module__
+    code = (
+        f"from {module} import provided_protection; from pathlib import Path\n"
+        f"print(provided_protection(Path({str(tmp_path)!r})))"
+    )
+    limit = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
+    command = ["unshare", "-U", "-r", "sh", "-c", limit, "sh", sys.executable, "-c", code]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    provided = ast.literal_eval(output)
+    (missing,) = missing_protection(provided)
+    assert missing.startswith("no user namespaces: models share /dev/shm")
 
 
 def test_lines_cannot_be_forged(confined: Mesh) -> None:

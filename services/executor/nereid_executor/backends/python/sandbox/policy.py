@@ -63,7 +63,7 @@ _GPU_DEVICES: Final = re.compile(r"nvidia.*|dri|kfd|dxg")
 # Everything else in the executor's environment may be a secret.
 _VARIABLES: Final = re.compile(
     "PATH|LANG|LANGUAGE|TZ|USER|LOGNAME|NO_COLOR|LD_LIBRARY_PATH|LD_PRELOAD|(LC|OMP|GOMP|KMP|MKL|"
-    "OPENBLAS|NUMEXPR|BLIS|PYTHON|CUDA|CUDNN|CUBLAS|NVIDIA|NCCL|TORCH|PYTORCH|TF|XLA|JAX|ORT|TRT|"
+    "OPENBLAS|NUMEXPR|BLIS|PYTHON|CUDA|CUDNN|CUBLAS|NVIDIA|NCCL|TORCH|PYTORCH|TF_CPP|TF_FORCE|TF_ENABLE|TF_XLA|TF_GPU|XLA|JAX|ORT|TRT|"
     "MALLOC|TOKENIZERS|OPENCV|OPENCL|ROCM|HIP|HSA)_.*|PYTHON[A-Z]+"
 )
 _SECRET: Final = re.compile("KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
@@ -204,7 +204,7 @@ def missing_protection(provided: Mapping[str, int]) -> list[str]:
         missing.append("no seccomp: sockets and all system calls are open to models")
     if not provided.get("namespaces"):
         missing.append(
-            "no user namespaces: models share /dev/shm, and have can change modes and times of"
+            "no user namespaces: models share /dev/shm, can change modes and times of"
             " this user's files, and have no bound on processes and on all temporary files together"
         )
     elif not provided.get("process_limit"):

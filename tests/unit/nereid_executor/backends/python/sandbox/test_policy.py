@@ -72,7 +72,8 @@ def test_a_worker_gets_no_variable_that_may_be_a_secret() -> None:
     environ = {
         "PATH": "/bin", "LANG": "C", "OMP_NUM_THREADS": "2", "CUDA_VISIBLE_DEVICES": "0",
         "MODE": "x", "AWS_SECRET_ACCESS_KEY": "s", "HF_TOKEN": "s", "DATABASE_URL": "s",
-        "TORCH_API_KEY": "s", "KUBECONFIG": "s", "SSH_AUTH_SOCK": "s", "HOME": "/root",
+        "TORCH_API_KEY": "s", "TF_VAR_x": "s", "KUBECONFIG": "s", "SSH_AUTH_SOCK": "s",
+        "HOME": "/root",
     }  # fmt: skip
     kept = confined.environ(environ, Path("/tmp/own"))
     kept.pop("PYTHONUSERBASE", None)
