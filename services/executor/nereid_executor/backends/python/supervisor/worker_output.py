@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import selectors
 import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Final
+
+from nereid_executor.backends.python.worker_site.nereid_worker.runtime.printed_lines import (
+    escape_controls,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,10 +24,6 @@ _READ_BYTES: Final = 1 << 16
 _MAX_LINE: Final = 1 << 16
 _BURST_BYTES: Final = 1 << 20
 _BYTES_PER_S: Final = 1 << 16
-# The same characters as in printed_lines, which other workers use by themselves.
-_CONTROLS: Final = re.compile(
-    r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
-)
 
 
 class OutputBudget:
@@ -82,8 +81,7 @@ class OutputLines:
         if self._budget.spend(len(text) + 1):
             if dropped := self._budget.take_dropped():
                 self._write(f"{self._prefix}{dropped} lines were dropped: too much output\n")
-            escaped = _CONTROLS.sub(lambda match: ascii(match[0])[1:-1], text)
-            self._write(f"{self._prefix}{escaped}\n")
+            self._write(f"{self._prefix}{escape_controls(text)}\n")
 
 
 class WorkerOutput:
