@@ -44,14 +44,18 @@ async def in_thread(work: Callable[[], None]) -> None:
     await asyncio.wait_for(asyncio.to_thread(work), 30)
 
 
+def chat(stream: BlockingStream) -> None:
+    for number in range(50):
+        stream.send(b"%d" % number)
+        assert stream.receive() == b"%d" % number
+    stream.send(BIG)
+    assert stream.receive() == BIG
+
+
 async def test_blocking_turns(address: str) -> None:
     def work() -> None:
         stream = BlockingStream(address, "/test/Chat", metadata=(("a", "b"),), timeout_s=10)
-        for number in range(50):
-            stream.send(b"%d" % number)
-            assert stream.receive() == b"%d" % number
-        stream.send(BIG)
-        assert stream.receive() == BIG
+        chat(stream)
         stream.close()
         assert stream.receive() is None
         stream.close()
@@ -64,11 +68,7 @@ async def test_a_stream_that_another_process_has_opened(address: str) -> None:
         metadata = (("a", "b"),)
         connected = open_for_other_process(address, "/test/Chat", metadata=metadata, timeout_s=10)
         stream = BlockingStream(address, "/test/Chat", timeout_s=10, opened=connected)
-        for number in range(50):
-            stream.send(b"%d" % number)
-            assert stream.receive() == b"%d" % number
-        stream.send(BIG)
-        assert stream.receive() == BIG
+        chat(stream)
         stream.close()
 
     await in_thread(work)
