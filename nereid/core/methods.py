@@ -30,6 +30,9 @@ CRASH_REPORTS_KEY: Final = "nereid-crash-reports"
 STATES_KEY: Final = "nereid-sequence-states"
 # Present if the instance can hold a second batch, which can be withdrawn.
 WITHDRAWALS_KEY: Final = "nereid-withdrawals"
+# Present if a confined process gets the connection. The connection has no other stream, and the
+# stream no shared memory.
+CONFINED_KEY: Final = "nereid-confined"
 # Memory of the instance's model: bytes by device, for example "cpu=1048576,gpu 1=4096".
 MEMORY_KEY: Final = "nereid-memory"
 # On an Infer link: the memory domain of its gateway (nereid.shm.segments).

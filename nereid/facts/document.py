@@ -278,6 +278,8 @@ class Executor(TypedDict):
     host: str
     # The machine's own name; empty for an executor of an older release.
     host_name: str
+    # Empty: models are not confined; "complete"; or what the kernel leaves open to them.
+    sandbox: str
     backends: list[str]
     instances: int
     busy: int

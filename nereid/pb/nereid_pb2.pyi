@@ -434,7 +434,7 @@ class ExecutingBatch(_message.Message):
     def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., instance: _Optional[str] = ..., reason: _Optional[str] = ..., rows: _Optional[int] = ..., age_us: _Optional[int] = ..., members: _Optional[_Iterable[_Union[ExecutingBatch.Member, _Mapping]]] = ...) -> None: ...
 
 class ExecutorFacts(_message.Message):
-    __slots__ = ("name", "host", "devices", "backends", "usage", "hosted", "host_name")
+    __slots__ = ("name", "host", "devices", "backends", "usage", "hosted", "host_name", "sandbox")
     NAME_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
@@ -442,6 +442,7 @@ class ExecutorFacts(_message.Message):
     USAGE_FIELD_NUMBER: _ClassVar[int]
     HOSTED_FIELD_NUMBER: _ClassVar[int]
     HOST_NAME_FIELD_NUMBER: _ClassVar[int]
+    SANDBOX_FIELD_NUMBER: _ClassVar[int]
     name: str
     host: str
     devices: _containers.RepeatedCompositeFieldContainer[Device]
@@ -449,7 +450,8 @@ class ExecutorFacts(_message.Message):
     usage: DeviceUsage
     hosted: _containers.RepeatedCompositeFieldContainer[HostedModel]
     host_name: str
-    def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., backends: _Optional[_Iterable[str]] = ..., usage: _Optional[_Union[DeviceUsage, _Mapping]] = ..., hosted: _Optional[_Iterable[_Union[HostedModel, _Mapping]]] = ..., host_name: _Optional[str] = ...) -> None: ...
+    sandbox: str
+    def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., backends: _Optional[_Iterable[str]] = ..., usage: _Optional[_Union[DeviceUsage, _Mapping]] = ..., hosted: _Optional[_Iterable[_Union[HostedModel, _Mapping]]] = ..., host_name: _Optional[str] = ..., sandbox: _Optional[str] = ...) -> None: ...
 
 class HostedModel(_message.Message):
     __slots__ = ("model", "version", "instances", "busy", "memory_bytes")
@@ -1230,7 +1232,7 @@ class GpuUsage(_message.Message):
     def __init__(self, uuid: _Optional[str] = ..., utilization: _Optional[float] = ..., memory_total_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., power_usage_watts: _Optional[float] = ..., power_limit_watts: _Optional[float] = ..., energy_joules: _Optional[float] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("name", "host", "devices", "backends", "shm_namespace", "process", "begun_requests", "repository_agents", "records_timeline", "drains", "host_name")
+    __slots__ = ("name", "host", "devices", "backends", "shm_namespace", "process", "begun_requests", "repository_agents", "records_timeline", "drains", "host_name", "sandbox")
     NAME_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
@@ -1242,6 +1244,7 @@ class Hello(_message.Message):
     RECORDS_TIMELINE_FIELD_NUMBER: _ClassVar[int]
     DRAINS_FIELD_NUMBER: _ClassVar[int]
     HOST_NAME_FIELD_NUMBER: _ClassVar[int]
+    SANDBOX_FIELD_NUMBER: _ClassVar[int]
     name: str
     host: str
     devices: _containers.RepeatedCompositeFieldContainer[Device]
@@ -1253,7 +1256,8 @@ class Hello(_message.Message):
     records_timeline: bool
     drains: bool
     host_name: str
-    def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., backends: _Optional[_Iterable[str]] = ..., shm_namespace: _Optional[str] = ..., process: _Optional[str] = ..., begun_requests: _Optional[_Iterable[int]] = ..., repository_agents: _Optional[_Iterable[str]] = ..., records_timeline: bool = ..., drains: bool = ..., host_name: _Optional[str] = ...) -> None: ...
+    sandbox: str
+    def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., backends: _Optional[_Iterable[str]] = ..., shm_namespace: _Optional[str] = ..., process: _Optional[str] = ..., begun_requests: _Optional[_Iterable[int]] = ..., repository_agents: _Optional[_Iterable[str]] = ..., records_timeline: bool = ..., drains: bool = ..., host_name: _Optional[str] = ..., sandbox: _Optional[str] = ...) -> None: ...
 
 class Device(_message.Message):
     __slots__ = ("kind", "id", "uuid", "name", "memory_bytes")

@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nereid.rpc.grpc.blocking_stream import BlockingStream
+    from nereid.rpc.grpc.blocking_stream import BlockingStream, open_for_other_process
     from nereid.rpc.grpc.call import Call
     from nereid.rpc.grpc.channel import Channel, ChannelOptions, SocketChannel, StreamHandle
     from nereid.rpc.grpc.client_connection import ClientStream
@@ -52,10 +52,11 @@ __all__ = [
     "accept_link",
     "dial_link",
     "memory_links",
+    "open_for_other_process",
 ]
 
 _NAMES = {
-    "grpc.blocking_stream": ("BlockingStream",),
+    "grpc.blocking_stream": ("BlockingStream", "open_for_other_process"),
     "grpc.call": ("Call",),
     "grpc.channel": ("Channel", "ChannelOptions", "SocketChannel", "StreamHandle"),
     "grpc.client_connection": ("ClientStream",),

@@ -28,7 +28,8 @@ SERVE: Final = "nereid."
 OVERRIDE: Final = "nereid.model-"
 PYTHON_ENV: Final = "nereid.env-"
 APP: Final = "nereid.app-"
-_PREFIXES: Final = (SERVE, OVERRIDE, PYTHON_ENV, APP)
+SANDBOX: Final = "nereid.box-"
+_PREFIXES: Final = (SERVE, OVERRIDE, PYTHON_ENV, APP, SANDBOX)
 
 # Suffix and mode of mkdtemp().
 _RANDOM: Final = re.compile(r"[a-z0-9_]{8}")

@@ -35,6 +35,36 @@ _CLOSE_S: Final = 1.0
 _LIMITS: Final = Limits(trusts_peer=True)
 
 
+def open_for_other_process(
+    address: str,
+    path: str,
+    *,
+    metadata: Iterable[tuple[str, str | bytes]] = (),
+    timeout_s: float,
+) -> socket.socket:
+    """Connect and open a stream that a BlockingStream of another process goes on with.
+
+    Raises RpcError if the server is unreachable.
+    """
+    connection = ClientConnection(_LIMITS, wake=_nothing, on_stream_slot=_nothing)
+    block = request_block(path, authority_of(address), metadata)
+    connection.start(ClientStream(block, _ignore, _ignore))
+    try:
+        connected = connect(address, timeout_s)
+        try:
+            connected.sendall(b"".join(connection.http2.data_to_send()))
+        except BaseException:
+            connected.close()
+            raise
+    except OSError as error:
+        raise _unreachable(address, error) from error
+    return connected
+
+
+def _unreachable(address: str, error: OSError) -> RpcError:
+    return RpcError(Status.UNAVAILABLE, f"cannot connect to {address}: {reason(error)}")
+
+
 class BlockingStream:
     """Stream for one thread. Any thread may call cut() and read_from_any_thread()."""
 
@@ -47,11 +77,13 @@ class BlockingStream:
         timeout_s: float,
         tls: Tls | None = None,
         background_keepalive: bool = True,
+        opened: socket.socket | None = None,
     ) -> None:
         """Connect and open the stream; raise RpcError if the server refuses or is unreachable.
 
         timeout_s applies to the connection, and again to the server's settings. Set
-        background_keepalive to False if the owner polls the socket all the time.
+        background_keepalive to False if the owner polls the socket all the time. opened: the
+        result of open_for_other_process(), with the metadata.
         """
         self._closed = False
         self._ended = False
@@ -64,11 +96,9 @@ class BlockingStream:
         self._sender = self._http2.sender
         self._lock = threading.Lock()
         try:
-            self._socket = connect(address, timeout_s, tls)
+            self._socket = opened or connect(address, timeout_s, tls)
         except OSError as error:
-            raise RpcError(
-                Status.UNAVAILABLE, f"cannot connect to {address}: {reason(error)}"
-            ) from error
+            raise _unreachable(address, error) from error
         # recv() on a Unix socket also wakes up when the peer reads data, because the socket becomes
         # writable. poll() avoids these wake-ups.
         self._readable: select.poll | None = None
@@ -78,6 +108,10 @@ class BlockingStream:
         block = request_block(path, authority_of(address), metadata, secure=tls is not None)
         self._stream = ClientStream(block, self._messages.append, self._on_close)
         try:
+            self._connection.start(self._stream)
+            if opened is not None:
+                # The other process has sent the same bytes, but for the metadata.
+                self._http2.data_to_send()
             self._open(timeout_s)
         except RpcError as refused:
             self._socket.close()
@@ -184,7 +218,6 @@ class BlockingStream:
             self._lock.release()
 
     def _open(self, timeout_s: float) -> None:
-        self._connection.start(self._stream)
         self._flush()
         limit = time.monotonic() + timeout_s
         while not self._connection.settled and not self._ended:
@@ -271,6 +304,10 @@ class BlockingStream:
 
 
 def _nothing() -> None:
+    pass
+
+
+def _ignore(_what: object) -> None:
     pass
 
 

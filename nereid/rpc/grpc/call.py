@@ -187,6 +187,10 @@ class Call(Protocol):
         """Release the charge of hold(): the bytes are freed or counted elsewhere."""
         return  # mypy would take an empty body for abstract
 
+    def claim_connection(self) -> None:
+        """Refuse further calls of this call's connection; RpcError if the engine cannot."""
+        raise RpcError(Status.UNIMPLEMENTED, "the connection has other users")
+
     def set_keepalive(self, interval_s: float | None, timeout_s: float) -> None:  # noqa: ARG002
         """Replace this connection's keepalive options. An interval of None stops the pings.
 

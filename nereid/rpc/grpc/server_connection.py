@@ -243,6 +243,10 @@ class ServerCall(MessageStream):
         """Replace the server's keepalive options for this connection; see Call.set_keepalive."""
         self.connection.http2.control.keepalive.set_limits(interval_s, timeout_s)
 
+    def claim_connection(self) -> None:
+        """Refuse further calls of this connection; see Call.claim_connection."""
+        self.connection.is_claimed = True
+
     def reply(self, message: bytes) -> None:
         """Send the response and end the call with OK, if possible in one write."""
         if self.done:
@@ -583,6 +587,8 @@ class ServerConnection:
             self._control.budget.spend,
         )
         self._max_streams = limits.max_concurrent_streams
+        # True after a call has claimed the connection for itself.
+        self.is_claimed = False
         self._unread: dict[int, StallWatch] = {}
         self._arrivals = Arrivals(limits, self.streams, self._receiver)
 
@@ -768,6 +774,8 @@ class ServerConnection:
         """Return the headers of a new request, or None to refuse the request."""
         if not stream_id & 1:
             raise Http2ConnectionError(Code.PROTOCOL_ERROR, "HEADERS on an even stream")
+        if self.is_claimed:
+            raise Http2ConnectionError(Code.PROTOCOL_ERROR, "a second call on a claimed connection")
         if self._control.refusing:
             # The id is above our GOAWAY's last id. Refuse the stream and ignore later frames.
             self._table.last_refused_id = max(self._table.last_refused_id, stream_id)

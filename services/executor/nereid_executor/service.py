@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from nereid.core.files.temporary_directories import SANDBOX, TemporaryDirectory
 from nereid.mesh_auth.roles import Role
 from nereid.object_store.settings import default_cache_directory, store_environ
 from nereid.object_store.stores import CachePlace, ModelStores
@@ -20,6 +21,11 @@ from nereid.rpc import ChannelOptions, SocketChannel
 from nereid.rpc.net.backoff import BackoffOptions
 from nereid.rpc.net.scheduler_addresses import only_address, parse_addresses, watch_addresses
 from nereid_executor.backends.python.packages.model_packages import ModelPackages
+from nereid_executor.backends.python.sandbox.policy import (
+    WORKER_SANDBOX,
+    missing_protection,
+    provided_protection,
+)
 from nereid_executor.backends.python.supervisor import environments
 from nereid_executor.backends.python.supervisor.stopped_workers import STOPPED_WORKERS
 from nereid_executor.batch.timeline import ExecutorTimeline
@@ -118,6 +124,8 @@ class ExecutorService:
         shared_tensors = SharedTensors(settings.shm_limit_bytes, settings.shm_idle_secs)
         # If there are GPUs, this call imports model runtimes, which takes seconds.
         hello = await asyncio.to_thread(make_hello, settings, self._backends)
+        if settings.sandbox_models:
+            hello.sandbox = await asyncio.to_thread(_begin_confinement, settings)
         hello.repository_agents.extend(self._agents.names)
         hello.shm_namespace, hello.process = shared_tensors.domain, shared_tensors.process
         tracer = open_tracer(settings, "executor", hello.name)
@@ -263,6 +271,19 @@ def make_directories(settings: ExecutorSettings, agents: RepositoryAgents) -> Mo
     )
     stores = ModelStores(store_environ(), place)
     return ModelDirectories(settings.local_path, stores, agents, ModelPackages(settings))
+
+
+def _begin_confinement(settings: ExecutorSettings) -> str:
+    """Confine later workers; return "complete", or what the kernel leaves open."""
+    WORKER_SANDBOX.configure(settings)
+    with TemporaryDirectory.make(SANDBOX) as directory:
+        missing = missing_protection(provided_protection(directory.path))
+    if not missing:
+        _log.info("workers of Python models are confined: files, network, processes, system calls")
+        return "complete"
+    text = "; ".join(missing)
+    _log.warning("workers of Python models are confined in part: %s", text)
+    return text
 
 
 def make_hello(settings: ExecutorSettings, backends: BackendRegistry) -> pb.Hello:

@@ -102,9 +102,48 @@ class PackageSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SandboxSettings:
+    """The flags of what models' own code may do."""
+
+    TOPIC: ClassVar = Topic.MODELS
+
+    sandbox_models: bool = flag(
+        False, "confine the workers of Python models, with what the kernel provides (Landlock,"
+        " seccomp, namespaces): no files but the model's own, its interpreter's and temporary ones,"
+        " no network, no other processes", flags.boolean, bare="true", hardened="true",
+    )  # fmt: skip
+    sandbox_allow: tuple[str, ...] = flag(
+        (), "a right that confined models may ask for by their parameter sandbox_allow: network,"
+        " or model-control (loads and unloads by BLS); may be given several times",
+        flags.choice("network", "model-control"), repeated=True,
+    )  # fmt: skip
+    sandbox_read_path: tuple[str, ...] = flag(
+        (), "a directory that confined models may read and execute as well; may be given several"
+        " times", _directory, repeated=True,
+    )  # fmt: skip
+    sandbox_variable: tuple[str, ...] = flag(
+        (), "an environment variable that confined models get as well as those of interpreters and"
+        " numerical libraries; may be given several times", repeated=True,
+    )  # fmt: skip
+    sandbox_memory_bytes: int = flag(
+        0, "memory of each process of a confined model (RLIMIT_DATA), and the most that its"
+        " parameter sandbox_memory_bytes may set; 0: as much as the machine has", flags.integer(0),
+    )  # fmt: skip
+    sandbox_temporary_bytes: int = flag(
+        1 << 30, "size of a confined worker's temporary files, of its shared memory, and of one"
+        " file", flags.integer(1),
+    )  # fmt: skip
+    sandbox_processes: int = flag(
+        4096, "processes and threads of a confined worker, and the most that its parameter"
+        " sandbox_processes may set", flags.integer(1),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExecutorSettings(
     RepositoryCacheSettings,
     PackageSettings,
+    SandboxSettings,
     MeshAccessSettings,
     RecoverySettings,
     TraceSettings,

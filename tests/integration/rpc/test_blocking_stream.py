@@ -15,7 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from nereid.rpc import BlockingStream, RpcError, ServerOptions, SocketChannel, Status
+from nereid.rpc import (
+    BlockingStream,
+    RpcError,
+    ServerOptions,
+    SocketChannel,
+    Status,
+    open_for_other_process,
+)
 from nereid.rpc.net.tls_files import Tls, TlsFiles
 from tests.support.peers.certificates import Authority
 from tests.support.rpc.echo_service import BIG, Site, poll_messages, serving
@@ -37,19 +44,40 @@ async def in_thread(work: Callable[[], None]) -> None:
     await asyncio.wait_for(asyncio.to_thread(work), 30)
 
 
+def chat(stream: BlockingStream) -> None:
+    for number in range(50):
+        stream.send(b"%d" % number)
+        assert stream.receive() == b"%d" % number
+    stream.send(BIG)
+    assert stream.receive() == BIG
+
+
 async def test_blocking_turns(address: str) -> None:
     def work() -> None:
         stream = BlockingStream(address, "/test/Chat", metadata=(("a", "b"),), timeout_s=10)
-        for number in range(50):
-            stream.send(b"%d" % number)
-            assert stream.receive() == b"%d" % number
-        stream.send(BIG)
-        assert stream.receive() == BIG
+        chat(stream)
         stream.close()
         assert stream.receive() is None
         stream.close()
 
     await in_thread(work)
+
+
+async def test_a_stream_that_another_process_has_opened(address: str) -> None:
+    def work() -> None:
+        metadata = (("a", "b"),)
+        connected = open_for_other_process(address, "/test/Chat", metadata=metadata, timeout_s=10)
+        stream = BlockingStream(address, "/test/Chat", timeout_s=10, opened=connected)
+        chat(stream)
+        stream.close()
+
+    await in_thread(work)
+
+
+async def test_no_server_for_a_stream_of_another_process(tmp_path: Path) -> None:
+    with pytest.raises(RpcError, match="cannot connect to unix:") as refused:
+        open_for_other_process(f"unix:{tmp_path}/none", "/test/Chat", timeout_s=1)
+    assert refused.value.status == Status.UNAVAILABLE
 
 
 async def test_blocking_while_polling_other_sources(address: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import queue
 import select
 import socket
@@ -214,6 +215,7 @@ class ExecutorsWay:
         self._channel: SocketChannel
         self._mesh = self._thread.run(lambda: self._link(scheduler))
         self._model_calls = ModelCalls(self._mesh, INSTANCE)
+        self._model_calls.worker_pid = os.getpid()
         self._sockets = socket.socketpair()
         self._ours, theirs = map(Channel, self._sockets)
         self._worker = executor_connection.ExecutorConnection(theirs)

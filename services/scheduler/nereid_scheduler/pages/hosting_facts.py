@@ -190,6 +190,7 @@ def _executor(session: Session) -> pb.ExecutorFacts:
         name=hello.name,
         host=hello.host,
         host_name=hello.host_name,
+        sandbox=hello.sandbox,
         devices=hello.devices,
         backends=hello.backends,
         usage=session.usage,

@@ -26,6 +26,13 @@ def source(model: str) -> str:
 # A batch may take three seconds.
 LIMIT = 'parameters { key: "execute-timeout-seconds" value { string_value: "3" } }\n'
 
+PROBER = """
+backend: "python"
+input { name: "CODE" data_type: TYPE_STRING dims: [1] }
+output { name: "REPLY" data_type: TYPE_STRING dims: [1] }
+instance_group { count: 1 kind: KIND_CPU }
+"""
+
 TALK = """
 backend: "python"
 input [

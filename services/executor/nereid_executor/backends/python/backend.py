@@ -24,6 +24,7 @@ from nereid.backends import (
 )
 from nereid.core.errors import Internal, InvalidArgument, NereidError, NotFound
 from nereid.model_config import config_json
+from nereid.model_config.batching_fields import runs_at_most_once
 from nereid.model_config.reshapes import output_reshapes
 from nereid.pb import model_config_pb2
 from nereid.rpc.net.backoff import Backoff, BackoffOptions
@@ -31,6 +32,7 @@ from nereid_executor.backends.direct_serving import DirectServing
 from nereid_executor.backends.python.messages.request_metadata import (
     KnownSpecs,
     deadline_us,
+    inline_tensors,
     meta_of,
     tensors_of,
 )
@@ -96,7 +98,10 @@ def describe_within(
         worker = WorkerProcess(
             settings.python,
             config.name,
-            NotificationHandler(config.name, config.name).on_notification,
+            NotificationHandler(
+                config.name, config.name, bounded=settings.confinement is not None
+            ).on_notification,
+            confinement=settings.confinement,
         )
         try:
             worker.wait_for(wire.STARTED, settings.start_s)
@@ -182,6 +187,8 @@ class PythonModel(DirectServing):
             and not sequences.state
             and settings.execute_s is None
             and settings.python == sys.executable
+            # Its executor has to know whether a request has begun, and a confined worker could lie.
+            and not (settings.confinement is not None and runs_at_most_once(spec.config))
         )
         self._serves_stream = False
         reshapes = output_reshapes(spec.config)
@@ -190,7 +197,9 @@ class PythonModel(DirectServing):
         # Key: a batch's number and a member's index. Value: the output buffer of that request while
         # the request is in flight.
         self._output_buffers: dict[tuple[int, int], SharedMemory] = {}
-        self._notifications = NotificationHandler(spec.name, spec.config.name)
+        self._notifications = NotificationHandler(
+            spec.name, spec.config.name, bounded=settings.confinement is not None
+        )
         self._queries = ReadinessQueries()
         self._worker: WorkerProcess | None = None
         try:
@@ -212,7 +221,7 @@ class PythonModel(DirectServing):
         spec, settings = self._spec, self._settings
         self._specs.clear()
         self._output_buffers.clear()
-        calls = ModelCalls(spec.mesh, spec.number)
+        calls = ModelCalls(spec.mesh, spec.number, settings.confinement)
         worker = WorkerProcess(
             settings.python,
             spec.config.name,
@@ -220,11 +229,14 @@ class PythonModel(DirectServing):
             calls,
             serves_stream=self.can_serve_stream,
             threads=spec.threads,
+            confinement=settings.confinement,
+            name=spec.name,
         )
         try:
             worker.wait_for(wire.STARTED, settings.start_s)
             path = _model_file(spec.config, spec.version_path)
-            memory = None if spec.mesh is None else spec.mesh.memory
+            has_segments = spec.mesh is not None and settings.confinement is None
+            memory = spec.mesh.memory if spec.mesh is not None and has_segments else None
             message = {"args": self._initialize_arguments(), "memory": memory}
             worker.send_json(wire.INITIALIZE, {**_model_settings(spec.config, path), **message})
             body = worker.wait_for(wire.INITIALIZED, settings.initialize_s, spec.is_wanted)
@@ -318,7 +330,8 @@ class PythonModel(DirectServing):
         worker = self._worker
         # If another thread is removing the worker, its closed shared memory raises ValueError.
         with contextlib.suppress(ValueError):
-            return worker.running_requests if self._serves_stream and worker is not None else ()
+            if self._serves_stream and worker is not None and not worker.is_confined:
+                return worker.running_requests
         return ()
 
     def serve_stream(self, context: StreamContext) -> None:
@@ -348,11 +361,13 @@ class PythonModel(DirectServing):
         ended.
         """
         worker = self._running_worker()
+        confined = self._settings.confinement is not None
         members = []
         for place, request in enumerate(requests):
             number = self._specs.number_of(request.spec)
             # The tuple has the fields of wire.Member; a plain tuple is cheaper.
-            members.append((number, request.remaining_us, meta_of(request), tensors_of(request)))
+            tensors = inline_tensors(request.tensors) if confined else tensors_of(request)
+            members.append((number, request.remaining_us, meta_of(request), tensors))
             if request.output_buffer is not None:
                 self._output_buffers[batch, place] = request.output_buffer
         # A decoupled model may make calls for any of its open requests.

@@ -148,6 +148,7 @@ def _executor(
         "title": title,
         "host_name": facts.host_name,
         "host": facts.host,
+        "sandbox": facts.sandbox,
         "backends": list(facts.backends),
         "instances": sum(version.instances for version in hosted),
         "busy": sum(version.busy for version in hosted),

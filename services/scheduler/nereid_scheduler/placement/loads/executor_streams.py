@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 
 from nereid.core.errors import ProtocolError
 from nereid.core.methods import (
+    CONFINED_KEY,
     CONTROLS_KEY,
     CRASH_REPORTS_KEY,
     EXECUTOR_KEY,
@@ -79,6 +80,9 @@ def _accept_execute(loader: Loader, call: Call) -> None:
     placed.instance.reports_readiness = call.get(READINESS_KEY) is not None
     placed.instance.has_states = call.get(STATES_KEY) is not None
     placed.instance.accepts_waiting = call.get(WITHDRAWALS_KEY) is not None
+    if call.get(CONFINED_KEY) is not None:
+        placed.instance.shares = False
+        call.claim_connection()
     if crash_stream:
         call.set_keepalive(None, 0.0)
     call.on_message = partial(_on_reply, loader, placed, placed.served.pool, call)

@@ -82,6 +82,18 @@ def test_connection_errors(name: str) -> None:
     assert connection_error(server) == code
 
 
+def test_a_claimed_connection_has_no_second_call(server: ServerHarness) -> None:
+    server.feed(server.headers(1, to("/test/Raw")))
+    server.calls[0].claim_connection()
+    received: list[bytes] = []
+    server.calls[0].on_message = received.append
+    server.feed(frame(DATA, 0, 1, message(b"a")))
+    assert received == [b"a"]
+    server.feed(server.request(3))
+    assert connection_error(server) == Code.PROTOCOL_ERROR
+    assert len(server.calls) == 1
+
+
 @pytest.mark.parametrize("start", [b"GET / HTTP/1.1\r\n", PREFACE[:-1] + b"x", b"\x16"])
 def test_not_http2(start: bytes) -> None:
     server = ServerHarness(greet=False).feed(start)

@@ -92,6 +92,7 @@ def test_devices_and_who_has_their_memory() -> None:
     ]
     executor = pb.ExecutorFacts(
         name="e",
+        sandbox="no seccomp",
         hosted=hosted,
         devices=[
             pb.Device(kind=pb.Device.CPU),
@@ -104,6 +105,7 @@ def test_devices_and_who_has_their_memory() -> None:
     seen = look(1, hosting=pb.FactsResponse(executors=[executor]))
     found = sections.executors(seen)["e"]
     assert (found["instances"], found["busy"]) == (3, 1)
+    assert found["sandbox"] == "no seccomp"
     cpu, gpu = found["devices"]
     assert [each["model"] for each in cpu["tenants"]] == ["on_cpu"]
     assert cpu["memory_total_bytes"] == 100

@@ -6,6 +6,8 @@ Only models that run in the executor's Python and are not decoupled are served i
 from __future__ import annotations
 
 import contextlib
+import os
+import socket
 import time
 from collections import deque
 from functools import partial
@@ -80,6 +82,9 @@ class DirectServer:
         self._serving = serving
         self._runner, self._connection = serving.runner, serving.connection
         self._about = message
+        self._receiver: int | None = message["descriptors"]
+        if self._receiver is not None:
+            os.set_inheritable(self._receiver, False)
         self._stopped = stopped
         self._has_segments: bool = message["has_segments"]
         self._segments = OutputSegments(
@@ -156,6 +161,7 @@ class DirectServer:
                 timeout_s=self._about["connect_s"],
                 # The executor watches this process, so the stream needs no keepalive of its own.
                 background_keepalive=False,
+                opened=self._opened_stream(),
             )
             if self._about["has_links"]:
                 self._connection.own_calls = self._calls.calls
@@ -174,6 +180,14 @@ class DirectServer:
             self._segments.close()
             self._queue.close()
         return None
+
+    def _opened_stream(self) -> socket.socket | None:
+        """Return the connection that the executor gave to this confined process, if it is one."""
+        if self._receiver is None:
+            return None
+        with socket.socket(fileno=os.dup(self._receiver)) as receiver:
+            _, descriptors, _, _ = socket.recv_fds(receiver, 1, 1)
+        return socket.socket(fileno=descriptors[0])
 
     def _close_stream(self) -> None:
         # In serve() itself, compiled code would take the attribute for set where connecting failed.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nereid.core import correlation_ids
 from nereid.core.wire.trace_context import TRACE_STATE
+from nereid.shm import mappings
 from nereid.shm.reference import SharedMemory
 from nereid_executor.backends.python.worker_site.nereid_worker.protocol import wire
 
@@ -66,6 +67,21 @@ def tensors_of(request: Request) -> Sequence[Any]:
         # The worker recognises the buffer because the list is longer than the inputs.
         placed.append(wire.Range(*buffer))
     return placed
+
+
+def inline_tensors(tensors: Sequence[Any]) -> list[Any]:
+    """Return tensors with copies of those in shared memory, for workers that map none.
+
+    A segment that is gone stays a reference, for which the worker reports the usual error.
+    """
+    return [_read(tensor) if type(tensor) is SharedMemory else tensor for tensor in tensors]
+
+
+def _read(reference: SharedMemory) -> Any:
+    try:
+        return mappings.read(reference)
+    except mappings.SegmentLostError:
+        return wire.Range(*reference)
 
 
 def deadline_us(requests: Sequence[Request]) -> int:

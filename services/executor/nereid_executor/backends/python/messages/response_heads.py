@@ -118,7 +118,7 @@ class ResponseHeads:
                 seen = shape if reshape is None else reshape.apply(tuple(shape))
                 response.outputs.add(name=name, datatype=datatype, shape=seen)
                 sizes.append(None if datatype == BYTES else byte_size(datatype, shape))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise Internal(f"the worker of model '{self._name}' sent malformed outputs") from error
         return response.SerializeToString(), sizes
 
@@ -145,7 +145,7 @@ def error_status_of(meta: bytes) -> ErrorStatus:
         return ErrorStatus(
             _CODES[code], well_formed(message), accepted=True, by_model=by_model is True
         )
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return ErrorStatus(
             Internal.code, "the model failed in a way that cannot be told", accepted=True
         )

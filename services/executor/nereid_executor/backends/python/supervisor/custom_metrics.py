@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import re
 import threading
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from nereid.observability.custom_series import GAUGE, SeriesKey, series_key, sum_of
+from nereid.observability.metrics import declared_families
 from nereid.pb import nereid_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _HISTOGRAM = "histogram"
+# Series of one instance; further ones are refused.
+MAX_SERIES = 10_000
+_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*\Z")
+_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*\Z")
+# Characters of a name, its description and its labels together, and bounds of a histogram.
+_MAX_TEXT = 8192
+_MAX_BOUNDS = 1000
+_SUFFIXES = ("", "_bucket", "_sum", "_count", "_total", "_created")
+_DECLARED = frozenset(
+    family.name + suffix for family in declared_families() for suffix in _SUFFIXES
+)
 _KINDS = ("counter", GAUGE, _HISTOGRAM)
 
 
@@ -24,6 +38,7 @@ class CustomMetrics:
         # `_models` maps an instance (the holder of series) to its model. `_counted` sums the series
         # of ended workers, so that counters on the metrics page do not fall.
         self._models: dict[Any, str] = {}
+        self._numbers: Counter[Any] = Counter()
         self._counted: dict[tuple[str, SeriesKey], pb.CustomSeries] = {}
         # Maps an owner to its callback. Any thread may call it, once after the first change since
         # the last read().
@@ -39,11 +54,14 @@ class CustomMetrics:
         key = holder, int(number)
         with self._lock:
             if what == "gone":
-                self._series.pop(key, None)
+                if self._series.pop(key, None) is not None:
+                    self._numbers[holder] -= 1
             elif what == "new":
                 name, description, kind, labels, bounds = rest
-                self._models[holder] = model
-                self._series[key] = pb.CustomSeries(
+                _check_series(name, description, labels, bounds)
+                if self._numbers[holder] >= MAX_SERIES:
+                    raise ValueError(f"more than {MAX_SERIES} series")
+                series = pb.CustomSeries(
                     name=name,
                     description=description,
                     kind=_KINDS[kind],
@@ -52,9 +70,15 @@ class CustomMetrics:
                     counts=[0] * (len(bounds) + 1) if _KINDS[kind] == _HISTOGRAM else [],
                     model=model,
                 )
+                if key not in self._series:
+                    self._numbers[holder] += 1
+                self._models[holder] = model
+                self._series[key] = series
             else:
                 value, counts = rest
                 series = self._series[key]
+                if len(counts) != len(series.counts):
+                    raise ValueError("counts that do not fit the bounds")
                 # Series are ordered by their last change.
                 self._series[key] = self._series.pop(key)
                 series.value = value
@@ -78,6 +102,7 @@ class CustomMetrics:
         self._report_change()
 
     def _end_worker(self, holder: Any) -> None:
+        self._numbers.pop(holder, None)
         for held in [key for key in self._series if key[0] is holder]:
             series = self._series.pop(held)
             if series.kind != GAUGE:
@@ -95,6 +120,17 @@ class CustomMetrics:
             self._change_reported = True
             for on_change in list(self.on_change.values()):
                 on_change()
+
+
+def _check_series(name: str, description: str, labels: dict[str, str], bounds: list[float]) -> None:
+    """Raise ValueError for a series that would break the page or stand in for one of Nereid's."""
+    texts = (name, description, *labels, *labels.values())
+    if sum(map(len, texts)) > _MAX_TEXT or len(bounds) > _MAX_BOUNDS:
+        raise ValueError("a series that is too large")
+    if not _NAME.match(name) or not all(map(_LABEL.match, labels)):
+        raise ValueError("a name that metrics cannot have")
+    if name in _DECLARED:
+        raise ValueError(f"{name} is a metric of Nereid's")
 
 
 METRICS = CustomMetrics()

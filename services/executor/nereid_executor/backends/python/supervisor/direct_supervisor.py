@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nereid.backends import ModelLostError
 from nereid.core.errors import Internal, ProtocolError
-from nereid.core.methods import INFER_PATH
+from nereid.core.methods import CONFINED_KEY, EXECUTE_PATH, INFER_PATH
 from nereid.core.wire.messages import ErrorStatus
-from nereid.rpc import RpcError, Status
+from nereid.rpc import RpcError, Status, open_for_other_process
 from nereid_executor.backends.python.worker_site.nereid_worker.protocol import wire
 from nereid_executor.batch.tracing import record
 
@@ -56,6 +56,8 @@ class DirectSupervisor:
         worker, context = self._worker, self._context
         try:
             with worker.loss_reported():
+                if worker.is_confined:
+                    self._open_stream()
                 worker.send_json(wire.SERVE, self._stream_settings())
                 self._supervise(on_wake)
         except ModelLostError:
@@ -73,20 +75,33 @@ class DirectSupervisor:
                 raise ProtocolError(message)
             raise RpcError(Status(status), message)
 
+    def _open_stream(self) -> None:
+        """Give the confined worker a connection that can serve its instance, and nothing else."""
+        context = self._context
+        with open_for_other_process(
+            context.address,
+            EXECUTE_PATH,
+            metadata=[*context.metadata, (CONFINED_KEY, "1")],
+            timeout_s=context.times.connect_s,
+        ) as connected:
+            self._worker.send_descriptor(connected.fileno())
+
     def _stream_settings(self) -> dict[str, Any]:
         context, spec = self._context, self._spec
+        confined = self._worker.is_confined
         return {
             "address": context.address,
-            "metadata": context.metadata,
+            "metadata": [] if confined else context.metadata,
+            "descriptors": self._worker.descriptors_for_worker,
             "connect_s": context.times.connect_s,
             "config": spec.config.SerializeToString().hex(),
             "instance": spec.name,
             "version": str(spec.version),
             "model_path": str(spec.version_path.parent),
-            "has_segments": context.lender is not None,
+            "has_segments": context.lender is not None and not confined,
             "traced": context.tracer is not None,
             "number": context.instance_number,
-            "has_links": context.link_domain is not None,
+            "has_links": context.link_domain is not None and not confined,
         }
 
     def _supervise(self, on_wake: Callable[[], None]) -> None:
@@ -112,7 +127,9 @@ class DirectSupervisor:
             self._stop_sent = True
             running = worker.running_requests
             # The worker may finish its batch, because another scheduler may ask for the responses.
-            grace_s = context.times.abandoned_s if any(running) or not running else 0.0
+            # A confined worker is not believed which requests it has run, so that they run again.
+            has_grace = not running or (any(running) and not worker.is_confined)
+            grace_s = context.times.abandoned_s if has_grace else 0.0
             self._until = time.monotonic() + grace_s
             worker.send_json(wire.STOP, True)
         elif context.stopping.is_set() and not self._stop_sent:
@@ -124,7 +141,9 @@ class DirectSupervisor:
         if kind == wire.RESPONSES:
             raise wire.WireError("responses, which belong on its stream")
         if kind == wire.KEPT:
-            context.recent_runs.keep(*wire.read_kept(body))
+            # A confined worker could keep responses for other models' requests.
+            if not worker.is_confined:
+                context.recent_runs.keep(*wire.read_kept(body))
             return
         if kind not in _STREAM_FRAMES:
             worker.on_frame(kind, body)
@@ -141,14 +160,14 @@ class DirectSupervisor:
                     worker.send_json(wire.LINK, self._new_link())
                 else:
                     self._send_buffer(*message)
-            except (ValueError, TypeError) as error:
+            except (ValueError, TypeError, RecursionError) as error:
                 raise wire.WireError("malformed message") from error
 
     def _new_link(self) -> dict[str, Any] | None:
         """Return a LINK message with a credential for one link; `None` refuses the link."""
         context = self._context
         domain = context.link_domain
-        if domain is None:
+        if domain is None or self._worker.is_confined:
             return None
         credentials = context.credentials
         metadata = [] if credentials is None else [*credentials(INFER_PATH)]
@@ -156,7 +175,7 @@ class DirectSupervisor:
 
     def _send_buffer(self, number: int, size_bytes: int, granted: bool) -> None:
         lender, buffer = self._context.lender, None
-        if lender is not None:
+        if lender is not None and not self._worker.is_confined:
             allocate = lender.grant_buffer if granted else lender.allocate_buffer
             buffer = allocate(int(size_bytes))
         self._worker.send_json(wire.OUTPUT_BUFFER, [int(number), buffer])

@@ -12,26 +12,35 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
-from nereid.core.errors import InvalidArgument, NereidError
+from nereid.core.errors import InvalidArgument, NereidError, PermissionDenied
 from nereid.pb import kserve_pb2
+from nereid.shm.segments import segment_owner
 from nereid_executor.backends.python.messages.call_messages import infer_request, response_parts
+from nereid_executor.backends.python.messages.request_metadata import inline_tensors
 from nereid_executor.backends.python.messages.response_heads import code_name
+from nereid_executor.backends.python.sandbox.policy import CONTROL
 from nereid_executor.backends.python.worker_site.nereid_worker.protocol import wire
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from nereid.backends import MeshClient, MeshRequest, RequestControl
     from nereid.core.wire.messages import InferResponse
+    from nereid_executor.backends.python.sandbox.policy import Confinement
 
 
 class ModelCalls:
     """The pending calls of one worker's model."""
 
-    def __init__(self, mesh: MeshClient | None, instance: int) -> None:
+    def __init__(
+        self, mesh: MeshClient | None, instance: int, confinement: Confinement | None = None
+    ) -> None:
         """instance: the instance's number. Without a mesh, all calls are refused."""
         self._mesh = mesh
         self._instance = instance
+        self._confinement = confinement
+        # Process id of the worker; its calls may refer to its own segments only.
+        self.worker_pid = 0
         self._responses: deque[wire.Call] = deque()
         self._requests: dict[int, MeshRequest] = {}
         # The lock is reentrant: a finaliser may interrupt a thread that holds the lock.
@@ -86,7 +95,7 @@ class ModelCalls:
             self._start(call, message, message["what"])
         except NereidError as error:
             self._fail(call.number, error)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             text = f"malformed request to the mesh: {error}"
             self._fail(call.number, InvalidArgument(text))
 
@@ -107,6 +116,7 @@ class ModelCalls:
         elif what == "infer":
             if "released" in message:
                 self._release_read(message["released"])
+            self._check_segments(call.tensors)
             infer = infer_request(message, call.tensors, self._instance, self.deadline)
             # The response may arrive before infer() returns. It must find the request in the table.
             with self._lock:
@@ -115,9 +125,22 @@ class ModelCalls:
                     lambda response: self._on_infer_response(number, message["model"], response),
                 )
         else:
+            self._check_right(what)
             method, body = _CALLS[what](message, call.tensors)
             self._mesh.call_scheduler(
                 method, body, lambda reply: self._on_reply(number, method, reply)
+            )
+
+    def _check_segments(self, tensors: Sequence[Any]) -> None:
+        for tensor in tensors:
+            if type(tensor) is wire.Range and segment_owner(tensor.segment) != str(self.worker_pid):
+                raise InvalidArgument("a tensor of the request is in another process's memory")
+
+    def _check_right(self, what: str) -> None:
+        confinement = self._confinement
+        if what != "ready" and confinement is not None and CONTROL not in confinement.allows:
+            raise PermissionDenied(
+                "a confined model may load and unload models only with sandbox_allow: model-control"
             )
 
     def _release_read(self, segment_names: list[str]) -> None:
@@ -138,9 +161,18 @@ class ModelCalls:
             if response.segment_name:
                 self._release_segment(response.segment_name)
         else:
+            if self._confinement is not None:
+                response = self._inline(response)
             flags, reported, tensors = response_parts(model, response)
             meta = b"" if reported is None else json.dumps(reported).encode()
             self._enqueue_response(wire.Call(number, flags, meta, tensors))
+
+    def _inline(self, response: InferResponse) -> InferResponse:
+        if not response.segment_name:
+            return response
+        inline = response.with_payloads(inline_tensors(response.payloads))
+        self._release_read([response.segment_name])
+        return inline
 
     def _release_segment(self, segment_name: str) -> None:
         if self._mesh is not None:

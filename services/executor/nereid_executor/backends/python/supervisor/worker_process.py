@@ -23,10 +23,13 @@ import nereid_executor
 from nereid.backends import ModelLostError
 from nereid.config.inherited_secrets import public_environ
 from nereid.core.errors import Internal
+from nereid.core.files.temporary_directories import SANDBOX, TemporaryDirectory
 from nereid_executor.backends.python import direct, worker_site
 from nereid_executor.backends.python.messages.response_heads import well_formed
+from nereid_executor.backends.python.sandbox.policy import launcher_command, policy_descriptor
 from nereid_executor.backends.python.supervisor.model_calls import ModelCalls
 from nereid_executor.backends.python.supervisor.stopped_workers import STOPPED_WORKERS
+from nereid_executor.backends.python.supervisor.worker_output import WORKER_OUTPUT
 from nereid_executor.backends.python.worker_site.nereid_worker.protocol import wire
 from nereid_executor.backends.python.worker_site.nereid_worker.protocol.channel import (
     Channel,
@@ -34,6 +37,8 @@ from nereid_executor.backends.python.worker_site.nereid_worker.protocol.channel 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
+
+    from nereid_executor.backends.python.sandbox.policy import Confinement
 
 # The first program works in any Python. The second needs Nereid's own Python and can serve a
 # stream.
@@ -77,44 +82,63 @@ class WorkerProcess:
         *,
         serves_stream: bool = False,
         threads: int = 0,
+        confinement: Confinement | None = None,
+        name: str = "",
     ) -> None:
         """Start a worker. Raise Internal if the system cannot start the process.
 
         serves_stream: python is Nereid's own interpreter. threads: for numerical libraries; 0 lets
-        them decide.
+        them decide. name: the instance, for the lines that a confined worker prints.
         """
         self.calls = calls or ModelCalls(None, 0)
         self._model = model
         self._on_notification = on_notification
+        # Temporary files of a confined worker.
+        self._temporary: TemporaryDirectory | None = None
+        self.is_confined = confinement is not None
+        # Number of the worker's end of a socket on which a confined worker gets its connection.
+        self.descriptors_for_worker: int | None = None
+        self._to_worker: socket.socket | None = None
         ours, theirs = socket.socketpair()
+        their_receiver: socket.socket | None = None
         memory = os.memfd_create("nereid-worker", os.MFD_CLOEXEC)
         try:
             os.ftruncate(memory, mmap.PAGESIZE)
             self._last_batch = mmap.mmap(memory, mmap.PAGESIZE)
-            descriptors = (theirs.fileno(), memory)
+            descriptors: tuple[int, ...] = (theirs.fileno(), memory)
             arguments = [*map(str, descriptors), str(os.getpid())]
+            if serves_stream and confinement is not None:
+                self._to_worker, their_receiver = socket.socketpair()
+                self.descriptors_for_worker = their_receiver.fileno()
+                descriptors += (self.descriptors_for_worker,)
             program = (
                 [_DIRECT_WORKER, *arguments, _SOURCES] if serves_stream else [_WORKER, *arguments]
             )
-            # In its own session, the worker gets no signals of the terminal, such as Ctrl-C.
-            self._process = subprocess.Popen(
-                [python, *program],
-                pass_fds=descriptors,
-                env=worker_environ(public_environ(), threads),
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            command = [python, *program]
+            environ = worker_environ(public_environ(), threads)
+            if confinement is None:
+                self._process = _start_process(command, environ, descriptors)
+            else:
+                self._temporary = TemporaryDirectory.make(SANDBOX)
+                self._process = _start_confined(
+                    command, environ, descriptors, confinement, self._temporary.path, name or model
+                )
         except OSError as error:
+            self._remove_temporary()
+            self._close_sender()
             ours.close()
             self.calls.close()
             raise Internal(f"no worker for model '{model}' can be started: {error}") from error
         finally:
             theirs.close()
+            if their_receiver is not None:
+                their_receiver.close()
             os.close(memory)
         # This descriptor is readable once the process has ended.
         self._process_end = os.pidfd_open(self._process.pid)
         self.channel = Channel(ours)
         self.calls.try_send = self._try_send_response
+        self.calls.worker_pid = self._process.pid
         # One is readable when frames arrive, when the process ends, or when other threads have left
         # messages for the worker.
         self.descriptors = self.channel.fileno(), self._process_end, self.calls.fileno()
@@ -159,6 +183,16 @@ class WorkerProcess:
         for 60 s, wire.WireError for a too large frame.
         """
         self.channel.send(kind, parts, _SEND_TIMEOUT_S)
+
+    def send_descriptor(self, descriptor: int) -> None:
+        """Give a confined worker a descriptor. Errors are those of send_frame()."""
+        assert self._to_worker is not None, "only confined workers that serve streams get any"
+        try:
+            socket.send_fds(self._to_worker, [b"1"], [descriptor], socket.MSG_DONTWAIT)
+        except BlockingIOError as error:
+            raise wire.SlowError from error
+        except OSError as error:
+            raise wire.LostError from error
 
     def send_json(self, kind: int, message: Any) -> None:
         """Write a frame with a JSON body. Errors are those of send_frame()."""
@@ -291,6 +325,62 @@ class WorkerProcess:
         self.channel.close()
         os.close(self._process_end)
         self._last_batch.close()
+        self._close_sender()
+        self._remove_temporary()
+
+    def _close_sender(self) -> None:
+        if self._to_worker is not None:
+            self._to_worker.close()
+
+    def _remove_temporary(self) -> None:
+        temporary, self._temporary = self._temporary, None
+        if temporary is not None:
+            temporary.release()
+
+
+def _start_process(
+    command: list[str],
+    environ: dict[str, str],
+    descriptors: tuple[int, ...],
+    output: int | None = None,
+) -> subprocess.Popen[bytes]:
+    # In its own session, the worker gets no signals of the terminal, such as Ctrl-C.
+    return subprocess.Popen(
+        command,
+        pass_fds=descriptors,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,
+    )
+
+
+def _start_confined(  # noqa: PLR0913, PLR0917 - the parts of one command
+    command: list[str],
+    environ: dict[str, str],
+    descriptors: tuple[int, ...],
+    confinement: Confinement,
+    temporary: Path,
+    name: str,
+) -> subprocess.Popen[bytes]:
+    policy = policy_descriptor(confinement.policy(command, temporary))
+    reader, writer = os.pipe()
+    try:
+        process = _start_process(
+            launcher_command(policy),
+            confinement.environ(environ, temporary),
+            (*descriptors, policy),
+            writer,
+        )
+    except OSError:
+        os.close(reader)
+        raise
+    finally:
+        os.close(policy)
+        os.close(writer)
+    WORKER_OUTPUT.add(reader, name)
+    return process
 
 
 def _signal_name(number: int) -> str:

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import InvalidArgument, Unimplemented
+from nereid_executor.backends.python.sandbox.policy import WORKER_SANDBOX
 from nereid_executor.backends.python.supervisor.environments import ENVIRONMENT_KEY, python_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nereid.pb import model_config_pb2
+    from nereid_executor.backends.python.sandbox.policy import Confinement
 
 _START_KEY: Final = "stub-timeout-seconds"
 _START_DEFAULT_S: Final = 30.0
@@ -28,12 +30,13 @@ _CPU_INPUTS_KEY: Final = "FORCE_CPU_ONLY_INPUT_TENSORS"
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """Interpreter and time limits of a worker; `None` means no limit."""
+    """Interpreter, time limits and confinement of a worker; `None` means no limit."""
 
     python: str
     start_s: float = _START_DEFAULT_S
     initialize_s: float | None = None
     execute_s: float | None = None
+    confinement: Confinement | None = None
 
 
 def read_worker_settings(
@@ -64,11 +67,13 @@ def read_worker_settings(
             )
         return value
 
+    python = _python(config, model_path)
     return WorkerSettings(
-        python=_python(config, model_path),
+        python=python,
         start_s=seconds(_START_KEY, _START_DEFAULT_S) or _START_DEFAULT_S,
         initialize_s=seconds(_INITIALIZE_KEY, 0) or None,
         execute_s=seconds(_EXECUTE_KEY, 0) or None,
+        confinement=WORKER_SANDBOX.confinement_of(config, model_path, python),
     )
 
 

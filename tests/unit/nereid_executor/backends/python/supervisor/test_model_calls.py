@@ -13,6 +13,8 @@ from nereid.core.errors import NereidError, NotFound, Unavailable
 from nereid.core.wire.messages import DECOUPLED, ErrorStatus, InferRequest, InferResponse
 from nereid.pb import kserve_pb2
 from nereid.shm.reference import SharedMemory
+from nereid.shm.segments import SegmentPool
+from nereid_executor.backends.python.sandbox.policy import Confinement
 from nereid_executor.backends.python.supervisor.model_calls import ModelCalls
 from nereid_executor.backends.python.worker_site.nereid_worker.protocol import wire
 
@@ -64,6 +66,7 @@ def mesh() -> Mesh:
 @pytest.fixture
 def calls(mesh: Mesh) -> Iterator[ModelCalls]:
     calls = ModelCalls(mesh, 42)
+    calls.worker_pid = 1
     yield calls
     calls.close()
 
@@ -321,3 +324,56 @@ def test_without_a_mesh() -> None:
     calls.start_call(call(infer(), b"ab"))
     assert fetched(calls)[0][2] == ["INVALID_ARG", "the model cannot make requests to the mesh"]
     calls.close()
+
+
+# ---- what a worker cannot send
+
+
+def failure(calls: ModelCalls) -> tuple[str, str]:
+    (response,) = calls.collect_responses()
+    name, message = json.loads(response.meta)
+    return name, message
+
+
+@pytest.mark.parametrize("segment_name", ["2.2.3", "11.2.3", "", "x"])
+def test_tensors_in_another_process_are_refused(
+    calls: ModelCalls, mesh: Mesh, segment_name: str
+) -> None:
+    """The other process's data would come back with the response."""
+    calls.start_call(call(infer(), wire.Range(segment_name, 64, 2)))
+    assert failure(calls) == (
+        "INVALID_ARG",
+        "a tensor of the request is in another process's memory",
+    )
+    assert not mesh.requests
+
+
+@pytest.mark.parametrize("what", ["load", "unload"])
+def test_a_confined_model_needs_the_right_to_load_models(mesh: Mesh, what: str) -> None:
+    message = {"what": what, "model": "m", "config": "", "files": [], "dependents": False}
+    for allows, count in ((frozenset[str](), 0), (frozenset({"model-control"}), 1)):
+        confinement = Confinement(allows, (), frozenset(), 1, 1, 1)
+        calls = ModelCalls(mesh, 1, confinement)
+        calls.start_call(call(message))
+        assert len(mesh.called) == count
+        if not count:
+            assert "sandbox_allow: model-control" in failure(calls)[1]
+        calls.close()
+
+
+def test_a_confined_model_gets_responses_inline(mesh: Mesh) -> None:
+    segments = SegmentPool(1 << 20)
+    segment = segments.acquire_segment(70_000)
+    assert segment is not None
+    segment.view[:3] = b"abc"
+    calls = ModelCalls(mesh, 1, Confinement(frozenset(), (), frozenset(), 1, 1, 1))
+    calls.start_call(call(infer()))
+    head = kserve_pb2.ModelInferResponse(model_name="m").SerializeToString()
+    mesh.requests[0].on_response(
+        InferResponse(1, head, [segment.range(0, 3)], segment_name=segment.name)
+    )
+    (response,) = calls.collect_responses()
+    assert response.tensors == [b"abc"]
+    assert mesh.released == [segment.name]
+    calls.close()
+    segments.discard(segment.name)

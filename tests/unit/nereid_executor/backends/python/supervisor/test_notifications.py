@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from nereid_executor.backends.python.supervisor.custom_metrics import CustomMetrics
+from nereid_executor.backends.python.supervisor.custom_metrics import MAX_SERIES, CustomMetrics
 from nereid_executor.backends.python.supervisor.notifications import NotificationHandler
 from nereid_executor.backends.python.worker_site.nereid_worker.protocol import wire
 
@@ -88,3 +88,61 @@ def test_lines_keep_their_levels(caplog: pytest.LogCaptureFixture) -> None:
         )
     levels = [each.levelname for each in caplog.records]
     assert levels == ["INFO", "WARNING", "ERROR", "DEBUG"]
+
+
+def test_an_instance_has_a_bounded_number_of_series() -> None:
+    metrics = CustomMetrics()
+    one, two = object(), object()
+    new = ["new", 0, "c", "Counts", 0, {}, []]
+    for number in range(MAX_SERIES):
+        metrics.on_message(one, "m", [new[0], number, *new[2:]])
+    with pytest.raises(ValueError, match="more than 10000 series"):
+        metrics.on_message(one, "m", [new[0], MAX_SERIES, *new[2:]])
+    metrics.on_message(two, "n", new)
+    metrics.on_message(one, "m", ["gone", 0])
+    metrics.on_message(one, "m", [new[0], MAX_SERIES, *new[2:]])
+
+
+def test_a_confined_worker_logs_a_bounded_amount(caplog: pytest.LogCaptureFixture) -> None:
+    line = json.dumps([1, "x" * 10_000]).encode()
+    for bounded, count in ((False, 200), (True, 103)):
+        caplog.clear()
+        handler = NotificationHandler("m_0", "m", bounded=bounded)
+        for _ in range(200):
+            handler.on_notification(wire.LOG, bytearray(line))
+        assert abs(len(caplog.records) - count) <= (10 if bounded else 0)
+
+
+def test_a_message_that_is_nested_too_deep_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    NotificationHandler("m_0", "m").on_notification(wire.LOG, bytearray(b"[" * 100_000))
+    assert "malformed notification" in caplog.text
+
+
+FALSE_SERIES = {
+    "a metric of Nereid's": ("nv_inference_request_success", "", 0, {"model": "other"}, []),
+    "a part of one": ("nereid_batch_size_bucket", "", 0, {}, []),
+    "a name with a line of its own": ("a 1\nnv_inference_count", "", 0, {}, []),
+    "a label that ends the line": ("a", "", 0, {'x="1"} 1\n': ""}, []),
+    "too long a text": ("a", "x" * 10_000, 0, {}, []),
+    "too many labels": ("a", "", 0, {f"l{number}": "x" for number in range(9000)}, []),
+    "too many bounds": ("a", "", 2, {}, list(range(2000))),
+    "no kind": ("a", "", 9, {}, []),
+}
+
+
+@pytest.mark.parametrize("case", FALSE_SERIES)
+def test_a_worker_cannot_make_every_series(case: str) -> None:
+    metrics = CustomMetrics()
+    with pytest.raises((ValueError, IndexError)):
+        metrics.on_message("m_0", "m", ["new", 1, *FALSE_SERIES[case]])
+    assert not metrics.read().series
+
+
+def test_counts_fit_their_bounds() -> None:
+    """The page of the whole mesh sums them with others'."""
+    metrics = CustomMetrics()
+    metrics.on_message("m_0", "m", ["new", 1, "h", "", 2, {}, [1, 2]])
+    for counts in ([], [1], [1] * 1000):
+        with pytest.raises(ValueError, match="do not fit"):
+            metrics.on_message("m_0", "m", ["value", 1, 1, counts])
+    assert list(metrics.read().series[0].counts) == [0, 0, 0]

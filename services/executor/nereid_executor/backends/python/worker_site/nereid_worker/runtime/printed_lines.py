@@ -61,8 +61,13 @@ class PrintedLines:
 
     def _write_line(self, line: str) -> None:
         for start in range(0, max(len(line), 1), _MAX_LINE):
-            part = _CONTROLS.sub(_escaped, line[start : start + _MAX_LINE])
+            part = escape_controls(line[start : start + _MAX_LINE])
             self._stream.write(f"{self._instance}: {part}\n")
+
+
+def escape_controls(text: str) -> str:
+    """Return text without characters that would end its line or change the terminal."""
+    return _CONTROLS.sub(_escaped, text)
 
 
 def _escaped(match: re.Match[str]) -> str:

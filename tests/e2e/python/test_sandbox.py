@@ -1,0 +1,322 @@
+"""What code of a model can do to its host and its neighbours, with --sandbox-models and without."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nereid_executor.backends.python.sandbox.policy import missing_protection, provided_protection
+from tests.support.mesh.mesh import Mesh, running, until
+from tests.support.models import python_models
+
+pytestmark = pytest.mark.slow
+
+NUMBERS = {
+    "x86_64": {
+        "ptrace": 101, "process_vm_readv": 310, "mount": 165, "unshare": 272, "setns": 308,
+        "keyctl": 250, "add_key": 248, "userfaultfd": 323, "bpf": 321, "perf_event_open": 298,
+        "pidfd_getfd": 438, "name_to_handle_at": 303, "io_uring_setup": 425, "shmget": 29,
+        "kexec_load": 246,
+    },
+    "aarch64": {
+        "ptrace": 117, "process_vm_readv": 270, "mount": 40, "unshare": 97, "setns": 268,
+        "keyctl": 219, "add_key": 217, "userfaultfd": 282, "bpf": 280, "perf_event_open": 241,
+        "pidfd_getfd": 438, "name_to_handle_at": 264, "io_uring_setup": 425, "shmget": 194,
+        "kexec_load": 104,
+    },
+}[platform.machine()]  # fmt: skip
+CALLS = {
+    "ptrace": "16, os.getppid(), 0, 0",
+    "process_vm_readv": "os.getppid(), None, 0, None, 0, 0",
+    "mount": "b'none', b'/mnt', b'tmpfs', 0, 0",
+    "unshare": "0x10000000",
+    "setns": "0, 0",
+    "keyctl": "0, -3, 1",
+    "add_key": "b'user', b'nereid', b'x', 1, -3",
+    "userfaultfd": "1",
+    "bpf": "0, 0, 0",
+    "perf_event_open": "0, 0, -1, -1, 0",
+    "pidfd_getfd": "os.pidfd_open(os.getppid()), 1, 0",
+    "name_to_handle_at": "-100, b'/etc/passwd', None, None, 0",
+    "io_uring_setup": "1, 0",
+    "shmget": "0, 4096, 0o1600",
+    "kexec_load": "0, 0, 0, 0",
+}
+DENIED = ("PermissionError", "EPERM", "Read-only file system")
+# Code with {neighbour}, the folder of another model, {state}, and {port}, the gateway's.
+PROBES = {
+    "weights of another model": "open('{neighbour}/1/weights.bin').read()",
+    "code of another model": "open('{neighbour}/1/model.py', 'a')",
+    "modes of another model's files": "os.chmod('{neighbour}/1/weights.bin', 0)",
+    "names of models": "os.listdir('{neighbour}/..')",
+    "state": "open('{state}/secret').read()",
+    "own code": "open(pb_utils.get_model_dir() + '/model.py', 'a')",
+    "files of the system": "open('/etc/shadow').read()",
+    "home": "os.listdir('/root')",
+    "temporary files of others": "os.listdir('/tmp')",
+    "environment of the executor": "open(f'/proc/{{os.getppid()}}/environ').read()",
+    "command line of the executor": "open(f'/proc/{{os.getppid()}}/cmdline').read()",
+    "memory of the executor": "open(f'/proc/{{os.getppid()}}/mem', 'rb')",
+    "descriptors of the executor": "os.listdir(f'/proc/{{os.getppid()}}/fd')",
+    "gateway": "import socket; socket.create_connection(('127.0.0.1', {port}), 5)",
+    "metadata address": "import socket; socket.create_connection(('169.254.169.254', 80), 0.2)",
+    "unix sockets": "import socket; socket.socket(socket.AF_UNIX)",
+    "datagrams": "import socket; socket.socketpair(type=socket.SOCK_DGRAM)",
+    "signals": "os.kill(os.getppid(), 0)",
+    "limits of the executor":
+        "import resource; resource.prlimit(os.getppid(), resource.RLIMIT_CORE, (0, 0))",
+    "affinity of the executor": "os.sched_setaffinity(os.getppid(), os.sched_getaffinity(0))",
+    "loads and unloads": "pb_utils.unload_model('neighbour')",
+}  # fmt: skip
+FILL_DISK = """
+import tempfile
+for number in range(100):
+    with open(f"{tempfile.gettempdir()}/{number}", "wb") as file:
+        file.write(bytes(1 << 20))
+"""
+FILE_SIZE = "os.truncate(os.memfd_create('x'), 1 << 30)"
+FILL_MEMORY = "np.ones(1 << 29)"
+POOLS = """
+import concurrent.futures, multiprocessing
+with concurrent.futures.ProcessPoolExecutor(2) as pool:
+    first = list(pool.map(abs, [-1, -2]))
+with multiprocessing.get_context("spawn").Pool(1) as pool:
+    second = pool.map(abs, [-3])
+from multiprocessing.shared_memory import SharedMemory
+memory = SharedMemory(create=True, size=100)
+memory.unlink()
+reply = first + second
+"""
+CALL = """
+code = pb_utils.Tensor("CODE", np.array([b"reply = 6 * 7"], np.object_))
+request = pb_utils.InferenceRequest(
+    model_name="neighbour", requested_output_names=["REPLY"], inputs=[code]
+)
+reply = pb_utils.get_output_tensor_by_name(request.exec(), "REPLY").as_numpy()[0].decode()
+"""
+# HEADERS of a second call on the connection that serves the instance: an unload.
+IMPOSTOR = """
+import socket, tempfile
+mark = tempfile.gettempdir() + "/sent"
+reply = "again"
+if not os.path.exists(mark):
+    open(mark, "w").close()
+    path = b"/inference.GRPCInferenceService/RepositoryModelUnload"
+    block = b"\\x83\\x86\\x44" + bytes([len(path)]) + path
+    frame = len(block).to_bytes(3, "big") + b"\\x01\\x04" + (3).to_bytes(4, "big") + block
+    for entry in os.listdir("/proc/self/fd"):
+        try:
+            other = socket.socket(fileno=os.dup(int(entry)))
+            if "scheduler" in str(other.getpeername()):
+                other.sendall(frame)
+        except OSError:
+            pass
+    reply = "only once"
+"""
+
+# Frames of the protocol between worker and executor that a worker would never send.
+LIAR = """
+import json, socket, sys
+wire = next(
+    module for name, module in sys.modules.items() if name.endswith("nereid_worker.protocol.wire")
+)
+def frame(kind, *parts):
+    body = b"".join(map(bytes, parts))
+    return len(body).to_bytes(4, "little") + kind.to_bytes(4, "little") + body
+series = ["new", 9, "nv_inference_request_success", "", 0, {"model": "neighbour"}, []]
+frames = [
+    frame(wire.LOG, json.dumps([1, "x\\n2026-01-01 INFO neighbour_0: by frame"]).encode()),
+    frame(wire.METRIC, json.dumps(series).encode()),
+    frame(wire.METRIC, b"[" * 20_000),
+    frame(wire.KEPT, *wire.kept_parts([1, 2], b"reply")),
+    frame(wire.REQUEST_LINK, b"null"),
+]
+if CALL:
+    call = {"what": "unload", "model": "neighbour", "dependents": True}
+    frames.append(
+        frame(wire.CALL, *wire.call_parts(wire.Call(4242, 0, json.dumps(call).encode(), ())))
+    )
+for entry in os.listdir("/proc/self/fd"):
+    try:
+        other = socket.socket(fileno=os.dup(int(entry)))
+        if other.family == socket.AF_UNIX and not other.getpeername():
+            other.sendall(b"".join(frames))
+    except OSError:
+        pass
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _kernel(tmp_path_factory: pytest.TempPathFactory) -> None:
+    provided = provided_protection(tmp_path_factory.mktemp("probe"))
+    missing = [text for text in missing_protection(provided) if "root" not in text]
+    if missing:
+        pytest.skip("; ".join(missing))
+
+
+def _repository(root: Path) -> Path:
+    for name in ("prober", "neighbour"):
+        directory = python_models.save(root / "models", "prober", python_models.PROBER, name)
+        (directory / "1" / "weights.bin").write_text("weights")
+    (root / "state").mkdir()
+    (root / "state" / "secret").write_text("state")
+    return root / "models"
+
+
+@pytest.fixture(scope="module")
+def confined(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
+    root = tmp_path_factory.mktemp("confined")
+    flags = (
+        "--sandbox-models", "--sandbox-temporary-bytes=16777216",
+        "--sandbox-memory-bytes=2000000000",
+    )  # fmt: skip
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        running(_repository(root), root / "log", *flags) as mesh,
+    ):
+        patch.setenv("SERVICE_TOKEN", "hunter2")
+        yield mesh
+
+
+@pytest.fixture(scope="module")
+def free(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
+    root = tmp_path_factory.mktemp("free")
+    with running(_repository(root), root / "log") as mesh:
+        yield mesh
+
+
+def run(mesh: Mesh, code: str, model: str = "prober") -> str:
+    """Return what the model's code replies."""
+    tensor = {"name": "CODE", "datatype": "BYTES", "shape": [1], "data": [code]}
+    body = json.dumps({"inputs": [tensor]}).encode()
+    _, response = mesh.get(f"/v2/models/{model}/infer", "POST", body)
+    return str(json.loads(response)["outputs"][0]["data"][0])
+
+
+def probe(mesh: Mesh, name: str) -> str:
+    """Return the reply to a probe."""
+    root = mesh.log.parent
+    return run(
+        mesh,
+        PROBES[name].format(
+            neighbour=root / "models" / "neighbour", state=root / "state", port=mesh.http_port
+        ),
+    )
+
+
+def is_denied(reply: str) -> bool:
+    return any(text in reply for text in (*DENIED, "confined model may"))
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_probes_fail(confined: Mesh, name: str) -> None:
+    assert is_denied(probe(confined, name))
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_system_calls_are_refused(confined: Mesh, name: str) -> None:
+    reply = run(confined, f"system_call({NUMBERS[name]}, {CALLS[name]})")
+    assert reply == "PermissionError: [Errno 1] Operation not permitted"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "weights of another model", "names of models", "state", "temporary files of others",
+        "command line of the executor", "gateway", "unix sockets", "datagrams", "signals",
+        "affinity of the executor",
+    ],
+)  # fmt: skip
+def test_the_same_probes_succeed_without_the_sandbox(free: Mesh, name: str) -> None:
+    assert probe(free, name) == "done"
+
+
+def test_limits(confined: Mesh) -> None:
+    assert "No space left" in run(confined, FILL_DISK)
+    assert "File too large" in run(confined, FILE_SIZE)
+    assert "MemoryError" in run(confined, FILL_MEMORY)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the kernel does not limit root's processes")
+def test_processes_are_limited(confined: Mesh) -> None:
+    reply = run(confined, "import threading\nwhile True: threading.Thread(target=input).start()")
+    assert "can't start new thread" in reply
+
+
+def test_no_descriptor_but_its_own(confined: Mesh) -> None:
+    reply = run(
+        confined,
+        "reply = [os.readlink(f'/proc/self/fd/{name}') for name in os.listdir('/proc/self/fd')"
+        " if os.path.lexists(f'/proc/self/fd/{name}')]",
+    )
+    for link in ("scheduler.sock", "/models", "/log", "secrets", "segment"):
+        assert link not in reply
+
+
+def test_no_secret_in_the_environment(confined: Mesh) -> None:
+    reply = run(confined, "reply = dict(os.environ)")
+    assert "NEREID" not in reply
+    assert "hunter2" not in reply
+
+
+def test_facts_say_what_is_confined(confined: Mesh) -> None:
+    hello = "workers of Python models are confined"
+    (line,) = [line for line in confined.log.read_text().splitlines() if hello in line]
+    assert "in part" not in line or line.endswith("no bound on models' processes")
+
+
+def test_a_kernel_without_namespaces(tmp_path: Path) -> None:
+    """Docker's default profile forbids them; the rest holds."""
+    module = provided_protection.__module__
+    code = (
+        f"from {module} import provided_protection; from pathlib import Path\n"
+        f"print(provided_protection(Path({str(tmp_path)!r})))"
+    )
+    limit = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
+    command = ["unshare", "-U", "-r", "sh", "-c", limit, "sh", sys.executable, "-c", code]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    provided = ast.literal_eval(output)
+    (missing,) = missing_protection(provided)
+    assert missing.startswith("no user namespaces: models share /dev/shm")
+
+
+def test_lines_cannot_be_forged(confined: Mesh) -> None:
+    run(confined, "os.write(2, b'2026-01-01 INFO neighbour_0: forged\\n')")
+    until(lambda: "forged" in confined.log.read_text(), "what the model writes")
+    lines = confined.log.read_text().splitlines()
+    assert "prober_0_0: 2026-01-01 INFO neighbour_0: forged" in lines
+
+
+def test_its_connection_makes_no_other_calls(confined: Mesh) -> None:
+    """The connection ends instead, and the request runs again on the next one."""
+    assert run(confined, IMPOSTOR) == "again"
+    assert run(confined, "reply = 1", "neighbour") == "1"
+
+
+def test_false_frames_concern_nobody_else(confined: Mesh) -> None:
+    assert run(confined, f"CALL = False\n{LIAR}") == "done"
+    until(lambda: "by frame" in confined.log.read_text(), "the false line")
+    (line,) = [line for line in confined.log.read_text().splitlines() if "by frame" in line]
+    assert r"prober_0_0: x\n2026-01-01 INFO neighbour_0: by frame" in line
+    counts = confined.counts("neighbour")
+    with contextlib.suppress(KeyError):
+        # Its worker may end when the response to a call arrives that it has not made.
+        run(confined, f"CALL = True\n{LIAR}")
+    assert run(confined, "reply = 1", "neighbour") == "1"
+    assert confined.counts("neighbour") != counts
+
+
+def test_ordinary_work(confined: Mesh) -> None:
+    assert run(confined, POOLS) == "[1, 2, 3]"
+    assert run(confined, CALL) == "42"
+    assert run(confined, "import tempfile; tempfile.NamedTemporaryFile().write(b'x')") == "done"
+    assert run(confined, "open(pb_utils.get_model_dir() + '/weights.bin').read()") == "done"

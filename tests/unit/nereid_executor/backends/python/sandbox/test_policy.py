@@ -1,0 +1,93 @@
+"""What the operator's flags and a model's parameters make of a worker's confinement."""
+
+from __future__ import annotations
+
+import marshal
+import sys
+from pathlib import Path
+
+import pytest
+
+from nereid.core.errors import InvalidArgument
+from nereid.pb import model_config_pb2
+from nereid_executor.backends.python.sandbox.policy import (
+    Confinement,
+    WorkerSandbox,
+    missing_protection,
+)
+from nereid_executor.settings import SandboxSettings
+
+MODEL = Path("/models/m")
+ALL = {"landlock": 7, "seccomp": 1, "namespaces": 1, "process_limit": 1}
+
+
+def confinement(settings: SandboxSettings, **parameters: str) -> Confinement | None:
+    config = model_config_pb2.ModelConfig(name="m")
+    for name, text in parameters.items():
+        config.parameters[name].string_value = text
+    sandbox = WorkerSandbox()
+    sandbox.configure(settings)
+    return sandbox.confinement_of(config, MODEL, sys.executable)
+
+
+def test_no_confinement_without_the_flag() -> None:
+    assert confinement(SandboxSettings()) is None
+
+
+def test_a_model_gets_what_the_operator_allows() -> None:
+    settings = SandboxSettings(sandbox_models=True, sandbox_allow=("network",))
+    plain = confinement(settings)
+    asked = confinement(settings, sandbox_allow="network", sandbox_processes="7")
+    assert plain is not None
+    assert asked is not None
+    assert not marshal.loads(plain.policy([], Path("/tmp/own")))["network"]
+    policy = marshal.loads(asked.policy(["python"], Path("/tmp/own")))
+    assert policy["network"]
+    assert policy["limits"]["NPROC"] == 7
+    assert policy["limits"]["CORE"] == 0
+    assert policy["command"] == ["python"]
+
+
+def test_a_model_cannot_have_more_than_the_operator_allows() -> None:
+    settings = SandboxSettings(sandbox_models=True, sandbox_memory_bytes=1 << 30)
+    with pytest.raises(InvalidArgument, match="'network', which --sandbox-allow does not allow"):
+        confinement(settings, sandbox_allow="network")
+    with pytest.raises(InvalidArgument, match=r"sandbox_memory_bytes.*at most 1073741824"):
+        confinement(settings, sandbox_memory_bytes=str(2 << 30))
+    with pytest.raises(InvalidArgument, match="whole number"):
+        confinement(settings, sandbox_processes="many")
+
+
+def test_a_model_reads_its_own_folder_and_its_interpreter() -> None:
+    confined = confinement(SandboxSettings(sandbox_models=True, sandbox_read_path=("/data",)))
+    assert confined is not None
+    readable = marshal.loads(confined.policy([], Path("/tmp/own")))["read"]
+    assert {"/models/m", sys.prefix, sys.base_prefix, "/data", "/usr"} <= set(readable)
+    assert not {"/", "/models", "/tmp", "/home", "/etc", "/proc", "/dev", "/run"} & set(readable)
+
+
+def test_a_worker_gets_no_variable_that_may_be_a_secret() -> None:
+    confined = confinement(SandboxSettings(sandbox_models=True, sandbox_variable=("MODE",)))
+    assert confined is not None
+    environ = {
+        "PATH": "/bin", "LANG": "C", "OMP_NUM_THREADS": "2", "CUDA_VISIBLE_DEVICES": "0",
+        "MODE": "x", "AWS_SECRET_ACCESS_KEY": "s", "HF_TOKEN": "s", "DATABASE_URL": "s",
+        "TORCH_API_KEY": "s", "TF_VAR_x": "s", "KUBECONFIG": "s", "SSH_AUTH_SOCK": "s",
+        "HOME": "/root",
+    }  # fmt: skip
+    kept = confined.environ(environ, Path("/tmp/own"))
+    kept.pop("PYTHONUSERBASE", None)
+    assert kept == {
+        "PATH": "/bin", "LANG": "C", "OMP_NUM_THREADS": "2", "CUDA_VISIBLE_DEVICES": "0",
+        "MODE": "x", "HOME": "/tmp/own", "TMPDIR": "/tmp/own",
+    }  # fmt: skip
+
+
+def test_what_a_kernel_lacks_is_named() -> None:
+    assert missing_protection(ALL) == []
+    assert "root" in missing_protection({**ALL, "process_limit": 0})[0]
+    assert "signal" in missing_protection({**ALL, "landlock": 5})[0]
+    missing = missing_protection({})
+    assert [text.split(":")[0] for text in missing] == [
+        "no Landlock", "no seccomp", "no user namespaces",
+    ]  # fmt: skip
