@@ -392,6 +392,7 @@ class _HeaderParser:
         parameters = members.get("parameters")
         if type(parameters) is not dict:
             parameters = {}
+        request_head.check_count("parameters of a tensor", len(parameters), self._model)
         sources = ["data"] if "data" in members else []
         sources += [source for source in _SOURCE_PARAMETERS if source in parameters]
         if len(sources) != 1:
@@ -426,6 +427,7 @@ class _HeaderParser:
         if type(parameters) is not dict:
             self._output_ranges.setdefault(name, None)
             return name, None
+        request_head.check_count("parameters of a tensor", len(parameters), self._model)
         classes = parameters.get("classification", 0)
         if type(classes) is not int or classes < 0:
             raise Internal(
