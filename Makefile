@@ -121,6 +121,7 @@ check: dev  ## Format, lint, types, import rules, words, generated files and plo
 	$(BIN)/python scripts/recovery_reference.py --check
 	$(BIN)/python scripts/route_reference.py --check
 	$(BIN)/python scripts/values_reference.py --check
+	$(BIN)/python scripts/vulnerability_reference.py --check
 	$(BIN)/python -m benchmarks.page --check
 
 fmt: dev  ## Format the code and fix what ruff can fix.
@@ -136,6 +137,7 @@ docs: dev  ## Generate docs/reference from the code that declares flags, metrics
 	$(BIN)/python scripts/recovery_reference.py
 	$(BIN)/python scripts/route_reference.py
 	$(BIN)/python scripts/values_reference.py
+	$(BIN)/python scripts/vulnerability_reference.py
 
 # In an environment of its own: no test needs it.
 SITE := build/site-env
