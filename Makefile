@@ -47,15 +47,15 @@ coverage: dev  ## Branch coverage of the folders that are marked as covered; fai
 test: dev  ## Minutes: all that CI runs. ARGS="-k name" or a path narrows it.
 	$(PYTEST) $(PARALLEL) $(ARGS)
 
-# In an environment of their own, as they bring much along.
-TEXT_CLIENTS := build/text-clients
-$(TEXT_CLIENTS)/.installed: requirements/text-clients.txt
-	$(PYTHON) -m venv --clear $(TEXT_CLIENTS)
-	$(TEXT_CLIENTS)/bin/python -m pip install --quiet --no-deps --require-hashes --requirement requirements/text-clients.txt
+# In environments of their own, as they bring much along.
+build/%/.installed: requirements/%.txt
+	$(PYTHON) -m venv --clear build/$*
+	build/$*/bin/python -m pip install --quiet --no-deps --require-hashes --requirement requirements/$*.txt
 	touch $@
 
-text-clients: dev $(TEXT_CLIENTS)/.installed  ## LangChain's, LlamaIndex's, LiteLLM's and Haystack's clients of OpenAI's API against a mesh.
-	NEREID_TEXT_CLIENTS=$(CURDIR)/$(TEXT_CLIENTS)/bin/python $(PYTEST) tests/e2e/texts/test_client_suites.py $(ARGS)
+text-clients: dev build/text-clients/.installed build/aiperf/.installed  ## LangChain's, LlamaIndex's, LiteLLM's and Haystack's clients of OpenAI's API, and AIPerf, against a mesh.
+	NEREID_TEXT_CLIENTS=$(CURDIR)/build/text-clients/bin/python NEREID_AIPERF=$(CURDIR)/build/aiperf/bin/aiperf $(PYTEST) \
+		tests/e2e/texts/test_client_suites.py tests/e2e/texts/test_aiperf.py $(ARGS)
 
 e2e: dev  ## The tests of whole meshes alone.
 	$(PYTEST) $(PARALLEL) tests/e2e tests/conformance $(ARGS)
@@ -120,6 +120,7 @@ check: dev  ## Format, lint, types, import rules, words, generated files and plo
 	$(BIN)/python scripts/metric_reference.py --check
 	$(BIN)/python scripts/recovery_reference.py --check
 	$(BIN)/python scripts/route_reference.py --check
+	$(BIN)/python scripts/triton_reference.py --check
 	$(BIN)/python scripts/values_reference.py --check
 	$(BIN)/python scripts/vulnerability_reference.py --check
 	$(BIN)/python -m benchmarks.page --check
@@ -136,6 +137,7 @@ docs: dev  ## Generate docs/reference from the code that declares flags, metrics
 	$(BIN)/python scripts/metric_reference.py
 	$(BIN)/python scripts/recovery_reference.py
 	$(BIN)/python scripts/route_reference.py
+	$(BIN)/python scripts/triton_reference.py
 	$(BIN)/python scripts/values_reference.py
 	$(BIN)/python scripts/vulnerability_reference.py
 

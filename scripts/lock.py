@@ -32,11 +32,12 @@ LOCKS = {
     "supply": ("supply",),
     "docs": ("docs",),
     "text-clients": ("text-clients",),
+    "aiperf": ("aiperf",),
 }
 # These are installed beside what dev.txt installs: no version may differ.
 BESIDE_DEV = {"build", "fuzz", "chart"}
 # Packages of others that fetch models.
-FETCHES_MODELS = {"text-clients"}
+FETCHES_MODELS = {"text-clients", "aiperf"}
 
 
 def main() -> None:

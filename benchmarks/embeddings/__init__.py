@@ -1,4 +1,4 @@
-"""Embeddings of texts by OpenAI's API, beside other servers and beside the loop without a server.
+"""Embeddings and decisions by OpenAI's API, beside other servers and the loop without a server.
 
 ``python -m benchmarks.embeddings`` runs it.
 """

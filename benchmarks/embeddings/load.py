@@ -1,4 +1,4 @@
-"""Closed loops of clients, and the loop without a server."""
+"""Requests, closed loops of clients, and the loop without a server."""
 
 import base64
 import json
@@ -14,11 +14,15 @@ import numpy as np
 import onnxruntime
 from tokenizers import Tokenizer
 
-from benchmarks.embeddings.texts import NAME
+from benchmarks.embeddings.texts import DECIDER, NAME, Pair
 from benchmarks.failure import BenchError
 from benchmarks.process import ServerProcess
 
-_BATCH_SIZE = 32
+Text = str | Pair
+
+_START_S = 180
+# The one with the lowest CPU time per token for these lengths, of 1 to 64.
+_BATCH_SIZE = 16
 
 
 @dataclass(frozen=True)
@@ -52,20 +56,56 @@ class Run:
         return float(np.percentile(self.latencies_ms, 99))
 
 
+def await_server(port: int, server: ServerProcess, text: str) -> None:
+    """Wait until a server embeds a text."""
+    deadline = time.monotonic() + _START_S
+    while True:
+        try:
+            embed(port, [text])
+        except (OSError, BenchError, json.JSONDecodeError):
+            server.require_alive()
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+        else:
+            return
+
+
 def embed(port: int, texts: Sequence[str]) -> np.ndarray[Any, Any]:
     """Return a server's vectors of texts."""
-    with socket.create_connection(("127.0.0.1", port)) as connection:
-        connection.sendall(request_of(texts))
-        body = _read_response(connection.makefile("rb"))
-    data = sorted(json.loads(body)["data"], key=lambda each: int(each["index"]))
+    data = sorted(_ask(port, embedding_request(texts))["data"], key=lambda each: each["index"])
     return np.array([np.frombuffer(base64.b64decode(each["embedding"]), "<f4") for each in data])
 
 
-def request_of(texts: Sequence[str]) -> bytes:
-    """Return the bytes of a request."""
-    body = json.dumps({"model": NAME, "input": list(texts), "encoding_format": "base64"}).encode()
-    head = "POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+def decide(port: int, pairs: Sequence[Pair]) -> np.ndarray[Any, Any]:
+    """Return a server's probabilities of questions about an input."""
+    response = _ask(port, decision_request(pairs))
+    return np.array([each["probability"] for each in response["answers"]])
+
+
+def embedding_request(texts: Sequence[str]) -> bytes:
+    """Return the bytes of a request for vectors."""
+    body = {"model": NAME, "input": list(texts), "encoding_format": "base64"}
+    return _request("/v1/embeddings", body)
+
+
+def decision_request(pairs: Sequence[Pair]) -> bytes:
+    """Return the bytes of a request with questions about the first pair's input."""
+    questions = [{"type": "predicate", "instructions": question} for _, question in pairs]
+    body = {"model": DECIDER, "input": pairs[0][0], "questions": questions}
+    return _request("/v1/decisions", body)
+
+
+def _request(path: str, body: object) -> bytes:
+    content = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content
+
+
+def _ask(port: int, request: bytes) -> Any:
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(request)
+        return json.loads(read_response(connection.makefile("rb")))
 
 
 def run_clients(
@@ -129,7 +169,7 @@ class _Client(threading.Thread):
                     request, texts, tokens = self._calls[number % len(self._calls)]
                     began = time.perf_counter()
                     self._connection.sendall(request)
-                    _read_response(responses)
+                    read_response(responses)
                     self.latencies_ms.append((time.perf_counter() - began) * 1e3)
                     self.texts += texts
                     self.tokens += tokens
@@ -138,7 +178,8 @@ class _Client(threading.Thread):
             self.error = error
 
 
-def _read_response(stream: Any) -> bytes:
+def read_response(stream: Any) -> bytes:
+    """Read a response, and return its body; raise BenchError if it has not succeeded."""
     status, length = stream.readline(), 0
     while (line := stream.readline().lower()) not in (b"\r\n", b""):
         if line.startswith(b"content-length:"):
@@ -150,26 +191,26 @@ def _read_response(stream: Any) -> bytes:
 
 
 class BareLoop:
-    """Tokenizer and model without a server: sorted texts in batches, in one thread."""
+    """Tokenizer and model without a server: batches of similar lengths, in one thread."""
 
-    def __init__(self, folder: Path, texts: Sequence[str]) -> None:
+    def __init__(self, folder: Path, texts: Sequence[Text], output: str) -> None:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         (path,) = folder.glob("**/model.onnx")
         self._session = onnxruntime.InferenceSession(
             str(path), options, providers=["CPUExecutionProvider"]
         )
+        self._output = output
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._tokenizer.enable_padding()
         # The file has a limit of 128 tokens, which no server takes from there.
         self._tokenizer.no_truncation()
-        self._texts = sorted(texts, key=len)
+        lengths = [sum(each.attention_mask) for each in self._tokenizer.encode_batch(list(texts))]
+        self._texts = [texts[index] for index in np.argsort(lengths, kind="stable")]
 
-    def embed(self, texts: Sequence[str]) -> np.ndarray[Any, Any]:
-        """Return the vectors of texts, one at a time."""
-        found = np.concatenate([self._infer([text])[0] for text in texts])
-        vectors: np.ndarray[Any, Any] = found / np.linalg.norm(found, axis=1, keepdims=True)
-        return vectors
+    def outputs(self, texts: Sequence[Text]) -> np.ndarray[Any, Any]:
+        """Return the model's output for each text, one at a time."""
+        return np.concatenate([self._infer([text])[0] for text in texts])
 
     def run(self, seconds: float) -> Run:
         """Run batches of similar lengths, in random order, for some seconds."""
@@ -185,13 +226,13 @@ class BareLoop:
         taken_s = time.perf_counter() - began
         return Run(texts, tokens, taken_s, time.thread_time() - cpu_s, ())
 
-    def _infer(self, texts: Sequence[str]) -> tuple[np.ndarray[Any, Any], int]:
+    def _infer(self, texts: Sequence[Text]) -> tuple[np.ndarray[Any, Any], int]:
         encodings = self._tokenizer.encode_batch(list(texts))
         mask = np.array([each.attention_mask for each in encodings], np.int64)
         feeds = {
             "input_ids": np.array([each.ids for each in encodings], np.int64),
             "attention_mask": mask,
-            "token_type_ids": np.zeros_like(mask),
+            "token_type_ids": np.array([each.type_ids for each in encodings], np.int64),
         }
-        (found,) = self._session.run(["sentence_embedding"], feeds)
+        (found,) = self._session.run([self._output], feeds)
         return found, int(mask.sum())

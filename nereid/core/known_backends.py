@@ -13,6 +13,7 @@ ONNXRUNTIME: Final = "onnxruntime"
 TENSORFLOW: Final = "tensorflow"
 OPENVINO: Final = "openvino"
 PYTORCH: Final = "pytorch"
+TORCH_AOTI_PLATFORM: Final = "torch_aoti"
 PYTHON: Final = "python"
 PYTHON_FILE: Final = "model.py"
 
@@ -33,6 +34,7 @@ KNOWN_BACKENDS: Final = (
     KnownBackend(ONNXRUNTIME, "onnxruntime_onnx", "model.onnx"),
     KnownBackend(OPENVINO, "", "model.xml"),
     KnownBackend(PYTORCH, "pytorch_libtorch", "model.pt"),
+    KnownBackend(PYTORCH, TORCH_AOTI_PLATFORM, "model.pt2"),
     KnownBackend(PYTHON, "", PYTHON_FILE),
 )
 

@@ -67,6 +67,14 @@ def _batching(config: ModelConfig, description: ModelDescription | None) -> Iter
                 )
         case "dynamic":
             yield from _dynamic(config)
+            if description is not None and description.mixes_rows:
+                yield Finding(
+                    Severity.NOTE,
+                    "batching-changes-results",
+                    "the graph quantizes dynamically: its scales depend on all rows of a batch, so"
+                    " the same request has other results in another batch",
+                    "quantize statically, or set max_batch_size to 1",
+                )
         case _:
             yield _unbatched(config, description)
 

@@ -388,6 +388,8 @@ class _Step(TypedDict):
 class Step(_Step, total=False):
     """A step of an ensemble, and its requests of the last 30 minutes, if it had any."""
 
+    # Absent if the step always runs.
+    condition: str
     requests: int
     errors: int
     # From the request to the step's model until its last response. The mean is since the load.

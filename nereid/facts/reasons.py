@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.model_config.batching_fields import MAX_BATCH_TOKENS
+from nereid.model_config.conditions import read_conditions, step_names
 from nereid.model_config.remedies import remedy_for
 
 if TYPE_CHECKING:
@@ -71,8 +72,10 @@ def explain(facts: MeshFacts) -> list[Statement]:
     for version in facts.versions:
         statements += _readiness(facts, version)
         if version.in_memory:
+            statements += _traffic(facts, version)
             statements += _instances(facts, version)
             statements += _batching(facts, version)
+            statements += _skipped_steps(facts, version)
             statements += _target(facts, version)
             statements += _queue(facts, version)
             statements += _outcomes(facts, version)
@@ -154,6 +157,22 @@ def _readiness(facts: MeshFacts, version: VersionFacts) -> Iterator[Statement]:
                 )
                 advice = "its own is_ready() says so, or does not respond in time"
     yield Statement(code, text, problem, advice, version.number, figures)
+
+
+def _traffic(facts: MeshFacts, version: VersionFacts) -> Iterator[Statement]:
+    name = "nereid_model_traffic_weight"
+    weight = facts.gauge(name, **_labels(facts, version))
+    if weight is None or facts.metrics is None:
+        return
+    total = sum(facts.metrics.by_label(name, "version", model=facts.model).values())
+    of_total = f" of {total:.0f}" if total != weight else ""
+    yield Statement(
+        "traffic",
+        f"version {version.number} has weight {weight:.0f}{of_total} among requests that name no"
+        " version",
+        version=version.number,
+        figures={"weight": weight, "total": total},
+    )
 
 
 def _ready_on_demand(version: VersionFacts) -> Iterator[Statement]:
@@ -260,6 +279,24 @@ def _sizes(facts: MeshFacts, version: VersionFacts, config: ConfigFacts) -> Iter
     for reason, count in sorted(closed.items(), key=lambda item: -item[1]):
         if total and count / total >= _NOTABLE_SHARE:
             yield _closed(version, config, reason, count / total, mean)
+
+
+def _skipped_steps(facts: MeshFacts, version: VersionFacts) -> Iterator[Statement]:
+    """Yield how often the steps of an ensemble with conditions were skipped."""
+    skipped = facts.counts("nereid_ensemble_steps_skipped_total", "step", **_labels(facts, version))
+    if version.config is None or not skipped:
+        return
+    proto = version.config.proto
+    names, conditions = step_names(proto), read_conditions(proto)
+    texts = {names[index]: str(condition) for index, condition in conditions.items()}
+    for step, count in skipped.items():
+        reason = f"its condition is '{texts[step]}'" if step in texts else "it needs a skipped one"
+        yield Statement(
+            "step-skipped",
+            f"step '{step}' was skipped {count:.0f} times: {reason}",
+            version=version.number,
+            figures={"step": step, "skipped": count},
+        )
 
 
 def _closed(

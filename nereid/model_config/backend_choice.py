@@ -10,6 +10,7 @@ from nereid.core.known_backends import (
     PYTHON_FILE,
     PYTORCH,
     TENSORFLOW,
+    TORCH_AOTI_PLATFORM,
     KnownBackend,
 )
 
@@ -42,6 +43,10 @@ def fill_backend(config: ModelConfig, *, model_name: str, filenames: Collection[
 
 
 def _implies(config: ModelConfig, known: KnownBackend, filenames: Collection[str]) -> bool:
+    if config.backend == PYTORCH:
+        # Without a platform it is TorchScript, whatever files there are.
+        is_aoti = config.platform == TORCH_AOTI_PLATFORM
+        return known.backend == PYTORCH and is_aoti == (known.platform == TORCH_AOTI_PLATFORM)
     # TensorFlow has two platforms, so the backend does not determine the platform.
     if config.backend and known.backend != TENSORFLOW:
         return config.backend == known.backend

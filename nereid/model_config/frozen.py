@@ -14,11 +14,13 @@ from nereid.model_config.batching_fields import (
     read_sequence_batching,
 )
 from nereid.model_config.config_field import parameter_values
+from nereid.model_config.defaults import read_input_defaults
 from nereid.model_config.padding import read_padding
 from nereid.model_config.validation.model import validate_config
 from nereid.pb import model_config_pb2
 
 if TYPE_CHECKING:
+    from nereid.model_config.defaults import DefaultInput
     from nereid.model_config.padding import Padding
     from nereid.pb.model_config_pb2 import ModelInput, ModelOutput
 
@@ -34,6 +36,8 @@ class InputSpec:
     optional: bool = False
     is_shape_tensor: bool = False
     allow_ragged: bool = False
+    # One row of an omitted optional input.
+    default: DefaultInput | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +74,13 @@ def freeze_config(config: model_config_pb2.ModelConfig) -> ModelConfig:
     validate_config(config)
     proto = model_config_pb2.ModelConfig()
     proto.CopyFrom(config)
+    defaults = read_input_defaults(proto)
     return ModelConfig(
         name=proto.name,
         platform=proto.platform,
         backend=proto.backend,
         max_batch_size=proto.max_batch_size,
-        inputs=tuple(map(_input, proto.input)),
+        inputs=tuple(_input(tensor, defaults.get(tensor.name)) for tensor in proto.input),
         outputs=tuple(map(_output, proto.output)),
         batching=read_dynamic_batching(proto),
         decoupled=proto.model_transaction_policy.decoupled,
@@ -87,7 +92,7 @@ def freeze_config(config: model_config_pb2.ModelConfig) -> ModelConfig:
     )
 
 
-def _input(tensor: ModelInput) -> InputSpec:
+def _input(tensor: ModelInput, default: DefaultInput | None) -> InputSpec:
     return InputSpec(
         name=tensor.name,
         datatype=NAME_OF_CONFIG_NUMBER[tensor.data_type],
@@ -96,6 +101,7 @@ def _input(tensor: ModelInput) -> InputSpec:
         optional=tensor.optional,
         is_shape_tensor=tensor.is_shape_tensor,
         allow_ragged=tensor.allow_ragged_batch,
+        default=default,
     )
 
 

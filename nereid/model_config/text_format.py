@@ -24,8 +24,11 @@ _UNKNOWN_FIELD: Final = re.compile(r'Message type "([\w.]+)" has no field named 
 _UNKNOWN_VALUE: Final = re.compile(r'Enum type "([\w.]+)" has no value named "?(\w+)')
 
 
-def parse_config(text: str, *, model_name: str) -> model_config_pb2.ModelConfig:
-    """Return the configuration as written; raise InvalidArgument with line, column and reason."""
+def parse_config(text: str, *, model_name: str, file: str = "") -> model_config_pb2.ModelConfig:
+    """Return the configuration as written; raise InvalidArgument with line, column and reason.
+
+    file: the file to name in errors. Like Triton, name none for the only file of a model.
+    """
     config = model_config_pb2.ModelConfig()
     try:
         with warnings.catch_warnings():
@@ -35,6 +38,7 @@ def parse_config(text: str, *, model_name: str) -> model_config_pb2.ModelConfig:
     except text_format.ParseError as error:
         line, column = error.GetLine(), error.GetColumn()
         place = "" if line is None else f"{line}:{column}: "
+        place = f"{file}:{place}" if file else place
         reason = _reason(str(error))
         raise InvalidArgument(
             f"failed to read text proto for model '{model_name}': {place}{reason}"
@@ -42,7 +46,7 @@ def parse_config(text: str, *, model_name: str) -> model_config_pb2.ModelConfig:
     except ValueError as error:
         # An enum's number has more than 32 bits. protobuf gives no position for this error.
         raise InvalidArgument(
-            f"failed to read text proto for model '{model_name}': {error}"
+            f"failed to read text proto for model '{model_name}': {file and f'{file}: '}{error}"
         ) from error
     return config
 

@@ -177,6 +177,12 @@ EXECUTION_SECONDS: Final = _counter(
     "Time that instances took for executions: input, inference and output",
     *_MODEL,
 )
+STEPS_SKIPPED: Final = _counter(
+    "nereid_ensemble_steps_skipped_total",
+    "Requests of an ensemble, or parts of them, whose conditions skipped a step",
+    *_MODEL,
+    "step",
+)
 FIRST_EXECUTION: Final = _gauge(
     "nereid_first_execution_seconds",
     "Duration of the first execution since the load",
@@ -272,6 +278,22 @@ THROTTLED_PERIODS: Final = _counter(
 )
 INSTANCES: Final = _gauge(
     "nereid_instances", "Ready model instances, by whether they execute a batch", *_MODEL, "state"
+)
+TRAFFIC_WEIGHT: Final = _gauge(
+    "nereid_model_traffic_weight",
+    "Weight of the version among requests that name none",
+    *_MODEL,
+)
+ROLLOUT_PERCENT: Final = _gauge(
+    "nereid_model_rollout_percent",
+    "Percent of the requests that a rollout gives the version",
+    *_MODEL,
+)
+ROLLOUTS: Final = _counter(
+    "nereid_model_rollouts_total",
+    "Rollouts that have ended: done, back or aborted",
+    "model",
+    "outcome",
 )
 MODEL_MEMORY: Final = _gauge(
     "nereid_model_memory_bytes",

@@ -14,6 +14,7 @@ from nereid.model_config.batching_fields import MAX_BATCH_TOKENS
 from nereid.model_config.padding import PADDING
 from nereid.text.decisions import MarkerRows
 from nereid.text.files import TOKENIZERS
+from nereid.text.mapping import SPLADE
 from nereid.text.reading import read_mapping
 from nereid.text.tensors import USUAL_INPUTS
 
@@ -35,6 +36,8 @@ _OPTIONS: Final = (4, 16, 64)
 _MOST_OPTIONS: Final = 255
 # Enough for a whole batch of the usual longest texts; Text Embeddings Inference has as many.
 _MAX_BATCH_TOKENS: Final = 16_384
+# Each token's logits of a vocabulary have 120 KB or more.
+_MAX_BATCH_LOGITS: Final = 1024
 
 
 def takes_lone_rows(description: ModelDescription, files: Mapping[str, bytes]) -> bool:
@@ -50,7 +53,7 @@ def takes_lone_rows(description: ModelDescription, files: Mapping[str, bytes]) -
 def complete_export(config: ModelConfig, files: Mapping[str, bytes]) -> None:
     """Add padding, a larger batch and a budget of tokens to the configuration of an export.
 
-    Contents of tokenizers may be left out of `files`. Other models than encoders stay as they are.
+    Contents of large files may be left out of `files`. Other models than encoders stay as they are.
     """
     if config.max_batch_size < 1 or PADDING in config.parameters:
         return
@@ -61,13 +64,17 @@ def complete_export(config: ModelConfig, files: Mapping[str, bytes]) -> None:
         return
     if mapping is None or mapping.ids is None or mapping.mask is None or mapping.fixed_tokens:
         return
+    if mapping.generation is not None or mapping.keeps_tokens:
+        # Logits of a whole batch of padded texts would take gigabytes.
+        return
     config.max_batch_size = max(config.max_batch_size, _MAX_BATCH_SIZE)
     # The default, which was completed for the former size.
     config.dynamic_batching.preferred_batch_size[:] = [config.max_batch_size]
     padding = config.parameters[PADDING].string_value = padding_of(config, mapping)
     # A budget of tokens is for rows with one length.
     if ";" not in padding and MAX_BATCH_TOKENS not in config.parameters:
-        config.parameters[MAX_BATCH_TOKENS].string_value = str(_MAX_BATCH_TOKENS)
+        most = _MAX_BATCH_LOGITS if mapping.pooling == SPLADE else _MAX_BATCH_TOKENS
+        config.parameters[MAX_BATCH_TOKENS].string_value = str(most)
 
 
 def padding_of(config: ModelConfig, mapping: TextMapping) -> str:
@@ -75,6 +82,8 @@ def padding_of(config: ModelConfig, mapping: TextMapping) -> str:
     assert mapping.ids is not None, "only models that take token ids are padded"
     others = [tensor.name for tensor in (mapping.mask, mapping.types) if tensor is not None]
     inputs = [f"{mapping.ids.name}[0]={mapping.pad_id}", *(f"{name}[0]" for name in others)]
+    if mapping.positions is not None:
+        inputs.append(f"{mapping.positions.name}[0]={mapping.padded_position}")
     # The first dim of vectors for each token is the number of tokens.
     outputs = [
         f"{output.name}[0]"

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 # Parameters of sampling that a model may take, and the usual names of their inputs.
 SAMPLING: Final[dict[str, tuple[str, ...]]] = {
     "max_tokens": ("max_tokens",),
+    "min_tokens": ("min_tokens", "min_length"),
+    "ignore_eos": ("ignore_eos",),
     "temperature": ("temperature",),
     "top_p": ("top_p", "runtime_top_p"),
     "top_k": ("top_k", "runtime_top_k"),
@@ -31,11 +33,17 @@ SAMPLING_PARAMETERS: Final = "sampling_parameters"
 # Inputs that say what a response has to contain. Names are those of Triton's backends.
 _SWITCHES: Final = {
     "stream": ("stream", "streaming"),
-    "exclude_prompt": ("exclude_input_in_output",),
+    "exclude_prompt": ("exclude_input_in_output", "sampling_param_exclude_input_from_output"),
     "with_finish_reason": ("return_finish_reason",),
     "with_prompt_tokens": ("return_num_input_tokens",),
     "with_completion_tokens": ("return_num_output_tokens",),
     "with_logprobs": ("return_logprobs", "return_log_probs"),
+}
+# A JSON schema that the text has to match, and how it is given: "json_schema", or "json" for any
+# object. vLLM's backend takes it within its sampling parameters.
+_SCHEMA: Final = {
+    "schema": ("guided_decoding_guide",),
+    "schema_kind": ("guided_decoding_guide_type",),
 }
 _OUTPUTS: Final = {
     "finish_reason": ("finish_reason",),
@@ -43,7 +51,15 @@ _OUTPUTS: Final = {
     "completion_tokens": ("num_output_tokens",),
     "logprobs": ("logprobs", "output_log_probs"),
 }
-_INPUTS: Final = {**SAMPLING, SAMPLING_PARAMETERS: (SAMPLING_PARAMETERS,), **_SWITCHES}
+_INPUTS: Final = {
+    # TensorRT-LLM's backend for its LLM API has a prefix.
+    **{role: (*usual, f"sampling_param_{role}") for role, usual in SAMPLING.items()},
+    SAMPLING_PARAMETERS: (SAMPLING_PARAMETERS,),
+    **_SWITCHES,
+    **_SCHEMA,
+}
+_TEXTS: Final = frozenset({"stop", SAMPLING_PARAMETERS, *_SCHEMA})
+_BOOLEANS: Final = frozenset({"ignore_eos", *_SWITCHES})
 _NUMBERS: Final = frozenset({"INT32", "INT64", "UINT32", "UINT64", "FP32", "FP64"})
 TOOL_PARSERS: Final = ("hermes", "mistral", "llama3_json")
 # Texts of chat templates by which their tool calls are known.
@@ -85,7 +101,7 @@ class Generation:
 
     # True if the model responds with text after text, or token after token.
     decoupled: bool = False
-    # Keys: the names of SAMPLING and the switches.
+    # Keys: the names of SAMPLING, the switches, and the schema.
     inputs: Mapping[str, GenerationInput] = field(default_factory=dict)
     # Request parameters by the names of SAMPLING.
     parameters: Mapping[str, str] = field(default_factory=dict)
@@ -93,9 +109,6 @@ class Generation:
     outputs: Mapping[str, str] = field(default_factory=dict)
     # For requests that name no limit. 0: the model decides.
     max_tokens: int = 0
-    chat_template: str = ""
-    # Variables of the template.
-    special_tokens: Mapping[str, str] = field(default_factory=dict)
     # "hermes", "mistral", "llama3_json" or "".
     tool_parser: str = ""
     # Tokens that end a text.
@@ -106,12 +119,18 @@ class Generation:
         inputs = self.inputs
         return parameter in inputs or parameter in self.parameters or SAMPLING_PARAMETERS in inputs
 
+    @property
+    def takes_schema(self) -> bool:
+        """True if the model itself makes its text match a schema."""
+        return "schema" in self.inputs or SAMPLING_PARAMETERS in self.inputs
+
 
 def read_generation(
     section: Document,
     config: ModelConfig,
     facts: HuggingFaceFiles,
     prompt_inputs: Collection[str],
+    chat_template: str,
 ) -> Generation:
     """Return a model's section `generation`, and guesses for what it leaves out.
 
@@ -119,8 +138,7 @@ def read_generation(
     """
     section.refuse_unknown(_KEYS)
     inputs = _read_inputs(section, config, prompt_inputs)
-    template = section.string("chat_template") or facts.chat_template()
-    tool_parser = section.string("tool_parser") or _tool_parser_of(template)
+    tool_parser = section.string("tool_parser") or _tool_parser_of(chat_template)
     if tool_parser and tool_parser not in TOOL_PARSERS:
         raise section.refuse("tool_parser", f"expected one of {', '.join(TOOL_PARSERS)}")
     max_tokens = section.count("max_tokens")
@@ -133,8 +151,6 @@ def read_generation(
         parameters=_read_parameters(section),
         outputs=_read_outputs(section, config),
         max_tokens=max_tokens,
-        chat_template=template,
-        special_tokens=facts.special_tokens(),
         tool_parser=tool_parser,
         eos_ids=frozenset(section.counts("eos_ids")) or facts.eos_ids(),
     )
@@ -172,9 +188,9 @@ def _read_inputs(
 
 
 def _datatypes_of(role: str) -> frozenset[str]:
-    if role in {"stop", SAMPLING_PARAMETERS}:
+    if role in _TEXTS:
         return frozenset({BYTES})
-    return _NUMBERS if role in SAMPLING else frozenset({"BOOL"})
+    return frozenset({"BOOL"}) if role in _BOOLEANS else _NUMBERS
 
 
 def _is_optional(config: ModelConfig, name: str) -> bool:

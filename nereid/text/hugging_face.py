@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import InvalidArgument
 from nereid.text.documents import Document, parse_document, parse_documents
+from nereid.text.layers import NORMALIZE, WITH_WEIGHTS, read_layer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from nereid.text.layers import Layer
+
 _CLASSIFIER: Final = "ForSequenceClassification"
+_CAUSAL: Final = ("ForCausalLM", "LMHeadModel")
 # transformers leaves id2label out of config.json for this many labels.
 _DEFAULT_LABELS: Final = 2
 MAX_LABELS: Final = 100_000
@@ -46,8 +50,12 @@ _PROBLEMS: Final = {
     "multi_label_classification": "sigmoid",
     "regression": "none",
 }
-# Modules of sentence-transformers that change no vectors after the pooling, or are known here.
-_MODULES: Final = frozenset({"Transformer", "Pooling", "Normalize", "Dropout"})
+_SPLADE: Final = "SpladePooling"
+# Modules of sentence-transformers.
+_POOLING: Final = "Pooling"
+_WITHOUT_EFFECT: Final = frozenset({"Transformer", "Dropout"})
+# Modules without a graph for texts.
+_WITHOUT_GRAPH: Final = frozenset({"WordEmbeddings", "StaticEmbedding", "BoW", "CLIPModel"})
 _SPECIAL_TOKENS: Final = ("bos_token", "eos_token", "unk_token", "pad_token")
 POOLINGS: Final = tuple(_POOLING_MODES.values())
 
@@ -81,7 +89,21 @@ class HuggingFaceFiles:
     @property
     def is_causal(self) -> bool:
         """True if a token sees only those before it, so that the last one knows the whole text."""
-        return any(name.endswith("ForCausalLM") for name in self.architectures)
+        return any(name.endswith(_CAUSAL) for name in self.architectures)
+
+    @property
+    def is_splade(self) -> bool:
+        """True for sentence-transformers' models with weights of the vocabulary's tokens."""
+        return any(_kind(module) == _SPLADE for module in self._modules)
+
+    def check_splade(self) -> None:
+        """Raise InvalidArgument for a pooling of such weights that is not SPLADE's usual one."""
+        for module in self._modules:
+            if _kind(module) == _SPLADE:
+                document = self._document(f"{module.string('path')}/config.json")
+                for key, usual in (("pooling_strategy", "max"), ("activation_function", "relu")):
+                    if document.string(key) not in {"", usual}:
+                        raise document.refuse(key, f"expected {usual}")
 
     def labels(self) -> tuple[str, ...]:
         """Return the labels by index; empty if the files are not a classifier's."""
@@ -124,18 +146,27 @@ class HuggingFaceFiles:
         """Return whether vectors get length 1, as with sentence-transformers or vLLM."""
         if not self._modules:
             return True
-        return any(_kind(module) == "Normalize" for module in self._modules)
+        kinds = [*filter((NORMALIZE, *WITH_WEIGHTS).__contains__, map(_kind, self._modules))]
+        return kinds[-1:] == [NORMALIZE]
 
-    def pooling(self) -> str:
-        """Return how vectors of tokens become one, as sentence-transformers or vLLM would."""
-        mode = "last" if self.is_causal else "mean"
+    def pooling(self) -> tuple[str, tuple[Layer, ...]]:
+        """Return how vectors of tokens become one, as sentence-transformers or vLLM would.
+
+        Layers that change the vector follow, without a last one that normalizes it.
+        """
+        mode = ""
+        layers: list[Layer] = []
         for module in self._modules:
             kind = _kind(module)
-            if kind == "Pooling":
+            if kind == _POOLING and not mode and not layers:
                 mode = self._pooling_mode(f"{module.string('path')}/config.json")
-            elif kind not in _MODULES:
-                raise module.refuse("type", f"module {kind or 'without type'} cannot be applied")
-        return mode
+            elif kind == NORMALIZE or (kind in WITH_WEIGHTS and mode):
+                layers.append(read_layer(kind, module.string("path"), self._files))
+            elif kind not in _WITHOUT_EFFECT:
+                raise module.refuse("type", _refusal(kind))
+        if layers and layers[-1].kind == NORMALIZE:
+            layers.pop()
+        return mode or ("last" if self.is_causal else "mean"), tuple(layers)
 
     def _pooling_mode(self, name: str) -> str:
         if name not in self._files:
@@ -158,14 +189,20 @@ class HuggingFaceFiles:
         """Return the largest number of tokens of an input; 0 if no file says it."""
         config = self._config
         positions = config.count("max_position_embeddings")
-        if config.string("model_type") in _POSITIONS_AFTER_PADDING:
-            positions = max(positions - config.count("pad_token_id", 1) - 1, 0)
+        positions = max(positions - self.first_position(), 0)
         limits = [
             positions,
             self._document("sentence_bert_config.json").count("max_seq_length"),
             self._max_length(),
         ]
         return min(filter(None, limits), default=0)
+
+    def first_position(self) -> int:
+        """Return the position of a text's first token."""
+        config = self._config
+        if config.string("model_type") in _POSITIONS_AFTER_PADDING:
+            return config.count("pad_token_id", 1) + 1
+        return 0
 
     def _max_length(self) -> int:
         value = self._tokenizer.values.get("model_max_length")
@@ -246,6 +283,13 @@ class HuggingFaceFiles:
             if value is not None:
                 return frozenset({document.count("eos_token_id")})
         return frozenset()
+
+
+def _refusal(kind: str) -> str:
+    if kind in _WITHOUT_GRAPH:
+        return f"a model of module {kind} has no ONNX graph of its texts"
+    known = ", ".join((_POOLING, NORMALIZE, *WITH_WEIGHTS))
+    return f"module {kind or 'without type'} cannot be applied; known behind the graph: {known}"
 
 
 def _kind(module: Document) -> str:

@@ -18,9 +18,20 @@ from nereid.text.decision_reading import MANIFESTS, check_package, read_decision
 from nereid.text.documents import Document, parse_document
 from nereid.text.generation import read_generation
 from nereid.text.hugging_face import MAX_LABELS, POOLINGS, HuggingFaceFiles
-from nereid.text.mapping import CLASSIFY, DECIDE, EMBED, GENERATE, RANK, TextMapping
+from nereid.text.mapping import (
+    CLASSIFY,
+    DECIDE,
+    EMBED,
+    EMBED_SPARSE,
+    GENERATE,
+    RANK,
+    SPLADE,
+    TRANSCRIBE,
+    TextMapping,
+)
 from nereid.text.tensors import (
     IDS,
+    LOGITS_TO_KEEP,
     TEXT_INPUT,
     TEXT_OUTPUT,
     USUAL_INPUTS,
@@ -31,14 +42,15 @@ from nereid.text.tensors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from nereid.pb.model_config_pb2 import ModelConfig
     from nereid.text.decisions import DecisionMapping
     from nereid.text.generation import Generation
+    from nereid.text.layers import Layer
 
 PARAMETER: Final = "text"
-TASKS: Final = (EMBED, RANK, CLASSIFY, DECIDE, GENERATE)
+TASKS: Final = (EMBED, EMBED_SPARSE, RANK, CLASSIFY, DECIDE, GENERATE, TRANSCRIBE)
 ACTIVATIONS: Final = ("softmax", "sigmoid", "none")
 KEYS: Final = (
     "task",
@@ -58,8 +70,10 @@ KEYS: Final = (
     "generation",
 )
 _FLOATS: Final = frozenset({"FP16", "BF16", "FP32", "FP64"})
+# Vectors may be quantized.
+_NUMBERS: Final = _FLOATS | {"INT8"}
 # Usual names of outputs, the preferred first.
-_VECTORS: Final = ("sentence_embedding", "last_hidden_state", "token_embeddings")
+_VECTORS: Final = ("sentence_embedding", "last_hidden_state", "token_embeddings", "pooler_output")
 _LOGITS: Final = "logits"
 _MARKS: Final = frozenset({text_files.MAPPING, text_files.TOKENIZER, *MANIFESTS})
 _PACKAGE_OUTPUT: Final = "option_logits"
@@ -110,10 +124,14 @@ def _is_known_kind(tensors: Tensors, files: Mapping[str, bytes]) -> bool:
     ids = tensors.inputs.get(USUAL_INPUTS["ids"])
     if ids is None or datatype(ids) not in IDS or text_files.TOKENIZER not in files:
         return False
-    if _other_inputs(tensors, USUAL_INPUTS.values()):
+    if _other_inputs(tensors, (*USUAL_INPUTS.values(), LOGITS_TO_KEEP)):
         return False
-    return any(name in tensors.outputs for name in _VECTORS) or _classifies(
-        tensors, HuggingFaceFiles(files)
+    facts = HuggingFaceFiles(files)
+    return (
+        any(name in tensors.outputs for name in _VECTORS)
+        or _classifies(tensors, facts)
+        or _predicts_tokens(tensors, facts)
+        or (facts.is_splade and _LOGITS in tensors.outputs)
     )
 
 
@@ -128,6 +146,22 @@ def _classifies(tensors: Tensors, facts: HuggingFaceFiles) -> bool:
     if logits is None or len(logits.dims) + tensors.batches != 2:
         return False
     return facts.is_classifier or not facts.architectures
+
+
+def _predicts_tokens(tensors: Tensors, facts: HuggingFaceFiles) -> bool:
+    """Return whether logits are those of the token that follows each one."""
+    logits = tensors.outputs.get(_LOGITS)
+    return facts.is_causal and logits is not None and len(logits.dims) + tensors.batches == 3
+
+
+def _check_sizes(size: int, layers: Sequence[Layer]) -> None:
+    """Raise InvalidArgument if a layer is not for the vectors of the one before."""
+    for layer in filter(lambda layer: layer.weights, layers):
+        if size not in {VARIABLE, layer.inputs}:
+            raise InvalidArgument(
+                f"{layer.weights}: it is for vectors of {layer.inputs} values, not of {size}"
+            )
+        size = layer.outputs
 
 
 class _Output(NamedTuple):
@@ -168,19 +202,25 @@ class _Reader:
         output = self._output(tasks)
         labels = self._labels(tasks, output)
         tasks = tasks or frozenset({RANK if len(labels) == 1 else CLASSIFY})
-        pooling, normalizes = self._pooling(tasks, output)
-        dimensions, matryoshka = self._dimensions(output)
+        pooling, layers, normalizes = self._pooling(tasks, output)
+        size = layers[-1].outputs if layers else output.size
+        dimensions, matryoshka = self._dimensions(size)
         ids = self._inputs.get("ids")
         prompts = self._prompts()
+        template = self._chat_template(tasks)
         fixed_tokens = 0 if ids is None else max(self._tensors.inputs[ids.name].dims[-1], 0)
         return TextMapping(
             tasks,
             ids,
             self._inputs.get("mask"),
             self._inputs.get("types"),
+            self._inputs.get("positions"),
+            self._first_position(),
+            self._logits_to_keep(),
             self._inputs.get("text"),
             output.name,
             pooling=pooling,
+            layers=layers,
             normalizes=normalizes,
             dimensions=dimensions,
             matryoshka=matryoshka,
@@ -192,8 +232,11 @@ class _Reader:
             fixed_tokens=fixed_tokens,
             tokenizer=self._tokenizer(),
             pad_id=self._declared.count("pad_id", self._facts.pad_id()),
+            keeps_tokens=self._keeps_tokens(output, fixed_tokens),
             batches_lengths=ids is not None and self._batches_lengths(ids),
-            generation=self._generation(tasks),
+            chat_template=template,
+            special_tokens=self._facts.special_tokens(),
+            generation=self._generation(tasks, template),
             decisions=self._decisions(tasks, labels, output),
         )
 
@@ -213,12 +256,20 @@ class _Reader:
             return frozenset({GENERATE})
         if declared.has("labels") or declared.has("activation"):
             return frozenset()
+        return self._usual_tasks()
+
+    def _usual_tasks(self) -> frozenset[str]:
+        declared = self._declared
         output = declared.string("output")
         usual = [output] if output else self._tensors.outputs
         if declared.has("pooling") or any(name in _VECTORS for name in usual):
             return frozenset({EMBED})
+        if _predicts_tokens(self._tensors, self._facts):
+            return frozenset({GENERATE})
         if _classifies(self._tensors, self._facts) or self._facts.is_classifier:
             return frozenset()
+        if self._facts.is_splade:
+            return frozenset({EMBED_SPARSE})
         raise declared.refuse("task", f"say one of {', '.join(TASKS)}")
 
     def _is_generator(self) -> bool:
@@ -227,6 +278,8 @@ class _Reader:
 
     def _check_other_inputs(self, tasks: frozenset[str]) -> None:
         """Refuse a model that needs tensors which no text gives."""
+        if TRANSCRIBE in tasks and (len(tasks) > 1 or "text" not in self._inputs):
+            raise self._declared.refuse("task", "a model that transcribes takes bytes of files")
         others = _other_inputs(self._tensors, [tensor.name for tensor in self._inputs.values()])
         # Models that generate or decide get further inputs from their own sections.
         if others and not tasks & {GENERATE, DECIDE}:
@@ -239,7 +292,11 @@ class _Reader:
         if name not in outputs:
             problem = f"the model has no output '{name}'" if name else "say which output it is"
             raise declared.refuse("output", problem)
-        allowed = _FLOATS | {BYTES} if tasks & {GENERATE, DECIDE} else _FLOATS
+        allowed = _NUMBERS if EMBED in tasks else _FLOATS
+        if tasks & {GENERATE, DECIDE}:
+            allowed |= {BYTES}
+        if TRANSCRIBE in tasks:
+            allowed = frozenset({BYTES})
         if GENERATE in tasks and "ids" in self._inputs:
             # The model gives tokens, or logits of them.
             allowed = _FLOATS | IDS
@@ -300,28 +357,48 @@ class _Reader:
             return activation or "softmax"
         return self._facts.activation(len(labels))
 
-    def _pooling(self, tasks: frozenset[str], output: _Output) -> tuple[str, bool]:
-        """Return the pooling, and whether vectors are normalized."""
+    def _pooling(
+        self, tasks: frozenset[str], output: _Output
+    ) -> tuple[str, tuple[Layer, ...], bool]:
+        """Return the pooling, the layers behind it, and whether vectors are normalized."""
         declared = self._declared
         if EMBED not in tasks:
             for key in ("pooling", "normalize", "dimensions"):
                 if declared.has(key):
                     raise declared.refuse(key, "only models that embed have it")
-            return "", False
+            return self._sparse_pooling(tasks, output), (), False
         pooling = declared.string("pooling")
+        layers: tuple[Layer, ...] = ()
         per_token = len(output.dims) > 1
         if pooling and pooling not in POOLINGS:
             raise declared.refuse("pooling", f"expected one of {', '.join(POOLINGS)}")
         if pooling and not per_token:
             raise declared.refuse("pooling", f"output '{output.name}' has one vector for each row")
         if per_token and "text" in self._inputs:
-            raise declared.refuse("output", f"output '{output.name}' has one vector for each token")
+            raise self._refuse_vectors_of_tokens(output)
         if per_token and not pooling:
             # Only then does it matter whether the files have a pooling that is unknown here.
-            pooling = self._facts.pooling()
-        return pooling, declared.boolean("normalize", default=self._facts.normalizes())
+            pooling, layers = self._facts.pooling()
+            _check_sizes(output.size, layers)
+        return pooling, layers, declared.boolean("normalize", default=self._facts.normalizes())
 
-    def _dimensions(self, output: _Output) -> tuple[tuple[int, ...], bool]:
+    def _sparse_pooling(self, tasks: frozenset[str], output: _Output) -> str:
+        if EMBED_SPARSE not in tasks:
+            return ""
+        if len(tasks) > 1:
+            raise self._declared.refuse("task", f"{EMBED_SPARSE} excludes other tasks")
+        self._facts.check_splade()
+        if len(output.dims) == 1:
+            return ""
+        if "text" in self._inputs:
+            raise self._refuse_vectors_of_tokens(output)
+        return SPLADE
+
+    def _refuse_vectors_of_tokens(self, output: _Output) -> InvalidArgument:
+        problem = f"output '{output.name}' has one vector for each token"
+        return self._declared.refuse("output", problem)
+
+    def _dimensions(self, size: int) -> tuple[tuple[int, ...], bool]:
         declared = self._declared
         value = declared.values.get("dimensions")
         if isinstance(value, bool):
@@ -330,7 +407,7 @@ class _Reader:
         matryoshka = bool(dimensions)
         if value is None:
             dimensions, matryoshka = self._facts.dimensions(), self._facts.is_matryoshka()
-        longest = output.size if output.size > 0 else max(dimensions, default=1)
+        longest = size if size > 0 else max(dimensions, default=1)
         if any(not 1 <= length <= longest for length in dimensions):
             raise declared.refuse("dimensions", "expected lengths from 1 to that of the vectors")
         return tuple(sorted({*dimensions})), matryoshka
@@ -353,6 +430,24 @@ class _Reader:
             limits.append(self._manifest.section("limits").count("max_tokens"))
         return min(filter(None, limits), default=0)
 
+    def _first_position(self) -> int:
+        return self._facts.first_position() if "positions" in self._inputs else 0
+
+    def _logits_to_keep(self) -> TextInput | None:
+        tensor = self._tensors.inputs.get(LOGITS_TO_KEEP)
+        if tensor is None or "ids" not in self._inputs or datatype(tensor) not in IDS:
+            return None
+        return TextInput(tensor.name, datatype(tensor), len(tensor.dims) + self._tensors.batches)
+
+    def _keeps_tokens(self, output: _Output, fixed_tokens: int) -> bool:
+        state = self._config.sequence_batching.state
+        if "ids" not in self._inputs or not state:
+            return False
+        if fixed_tokens:
+            problem = f"a model with state takes any number of tokens, not {fixed_tokens}"
+            raise self._declared.refuse("inputs", problem)
+        return datatype(self._tensors.outputs[output.name]) in _NUMBERS
+
     def _tokenizer(self) -> str:
         declared = self._declared
         name = declared.string("tokenizer")
@@ -374,12 +469,18 @@ class _Reader:
             return False
         return any(tensor.name == ids.name for size in padding.sizes for tensor in size.inputs)
 
-    def _generation(self, tasks: frozenset[str]) -> Generation | None:
+    def _chat_template(self, tasks: frozenset[str]) -> str:
+        declared = self._section("generation", GENERATE, tasks).string("chat_template")
+        return declared or self._facts.chat_template()
+
+    def _generation(self, tasks: frozenset[str], template: str) -> Generation | None:
         section = self._section("generation", GENERATE, tasks)
         if GENERATE not in tasks:
             return None
         prompt_inputs = [tensor.name for tensor in self._inputs.values()]
-        return read_generation(section, self._config, self._facts, prompt_inputs)
+        if self._logits_to_keep() is not None:
+            prompt_inputs.append(LOGITS_TO_KEEP)
+        return read_generation(section, self._config, self._facts, prompt_inputs, template)
 
     def _decisions(
         self, tasks: frozenset[str], labels: tuple[str, ...], output: _Output

@@ -14,12 +14,21 @@ if TYPE_CHECKING:
     from nereid.pb.model_config_pb2 import ModelConfig, ModelInput, ModelOutput
     from nereid.text.documents import Document
 
-USUAL_INPUTS: Final = {"ids": "input_ids", "mask": "attention_mask", "types": "token_type_ids"}
+USUAL_INPUTS: Final = {
+    "ids": "input_ids",
+    "mask": "attention_mask",
+    "types": "token_type_ids",
+    "positions": "position_ids",
+}
+# The number of logits that a decoder gives, counted from the last token.
+LOGITS_TO_KEEP: Final = "num_logits_to_keep"
 IDS: Final = frozenset({"INT32", "INT64"})
 # Tensors of Triton's backends for vLLM and TensorRT-LLM.
 TEXT_INPUT: Final = "text_input"
 TEXT_OUTPUT: Final = "text_output"
-_GENERATOR_MARKS: Final = frozenset({"sampling_parameters", "stream", "max_tokens"})
+_GENERATOR_MARKS: Final = frozenset(
+    {"sampling_parameters", "stream", "max_tokens", "sampling_param_max_tokens"}
+)
 _ROLES: Final = (*USUAL_INPUTS, "text")
 _DATATYPES: Final = {"text": frozenset({BYTES}), "ids": IDS, "positions": IDS, "type": IDS}
 _MASKS: Final = IDS | {"BOOL", "FP16", "FP32", "INT8", "UINT8"}
@@ -58,7 +67,7 @@ def datatype(tensor: ModelInput | ModelOutput) -> str:
 
 
 def read_inputs(section: Document, tensors: Tensors) -> dict[str, TextInput]:
-    """Return the inputs by role: ids, mask, types or text. May raise InvalidArgument."""
+    """Return the inputs by role: ids, mask, types, positions or text. May raise InvalidArgument."""
     section.refuse_unknown(_ROLES)
     names = {role: section.string(role) for role in _ROLES if section.has(role)}
     if "text" not in names:

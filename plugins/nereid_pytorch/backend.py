@@ -1,4 +1,7 @@
-"""The PyTorch backend: TorchScript files (model.pt), which need a complete configuration."""
+"""The PyTorch backend: TorchScript (model.pt) and AOTInductor's packages (model.pt2).
+
+Both need a complete configuration.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,11 @@ from nereid.backends.parameters import (
 )
 from nereid.backends.shared_models import SharedModels
 from nereid.core.errors import Internal, InvalidArgument, Unavailable, Unimplemented, cause_of
+from nereid.core.known_backends import TORCH_AOTI_PLATFORM
 from nereid.core.tensors.datatypes import BYTES, NAME_OF_CONFIG_NUMBER
 from nereid.pb import model_config_pb2
-from nereid_pytorch.tensor_names import arguments_of, results_of
+from nereid_pytorch.aoti_package import AotiPackage, load_package
+from nereid_pytorch.tensor_names import Argument, arguments_of, results_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -29,6 +34,7 @@ if TYPE_CHECKING:
     _Tensor = model_config_pb2.ModelInput | model_config_pb2.ModelOutput
 
 DEFAULT_FILENAME: Final = "model.pt"
+AOTI_FILENAME: Final = "model.pt2"
 
 # RuntimeError is the usual one; the others are rare.
 _ERRORS: Final = (RuntimeError, ValueError, TypeError, IndexError, KeyError)
@@ -49,8 +55,8 @@ def uses_gpus() -> bool:
 
 
 def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> ModelDescription:
-    """Return an empty description, because TorchScript files state neither shapes nor datatypes."""
-    find_model_file(config, version_path, DEFAULT_FILENAME)
+    """Return an empty description, because the files state neither shapes nor datatypes."""
+    find_model_file(config, version_path, _default_filename(config))
     return EMPTY_DESCRIPTION
 
 
@@ -68,15 +74,15 @@ def load(spec: InstanceSpec) -> TorchModel:
     capability = ""
     if device is not None and device.type == "cuda":
         capability = ".".join(map(str, torch.cuda.get_device_capability(device)))
-    path = find_model_file(config, spec.version_path, DEFAULT_FILENAME, capability)
+    path = find_model_file(config, spec.version_path, _default_filename(config), capability)
     share = parse_boolean(config, parameters, "ENABLE_WEIGHT_SHARING", default=False)
     try:
         module = (
-            _shared.get_or_load(path, str(device), lambda: _load_module(path, device))
+            _shared.get_or_load(path, str(device), lambda: _load_module(config, path, device))
             if share
-            else _load_module(path, device)
+            else _load_module(config, path, device)
         )
-        arguments = module.forward.schema.arguments[1:]
+        arguments = _arguments(module)
     except _ERRORS as error:
         raise Internal(f"failed to load '{config.name}': {cause_of(error)}") from error
     return TorchModel(config, module, arguments, device)
@@ -106,6 +112,8 @@ def _set_up_thread(
             getattr(torch._C, switch)(parse_boolean(config, parameters, name, default=True))  # noqa: SLF001 - TorchScript's switches have no public name
     optimised = not parse_boolean(config, parameters, "DISABLE_OPTIMIZED_EXECUTION", default=False)
     torch._C._set_graph_executor_optimize(optimised)  # noqa: SLF001 - likewise
+    if parse_boolean(config, parameters, "DISABLE_CUDNN", default=False):
+        torch.backends.cudnn.enabled = False
     threads = parse_threads(config, parameters, "INTRA_OP_THREAD_COUNT", threads)
     if threads:
         torch.set_num_threads(threads)
@@ -114,10 +122,31 @@ def _set_up_thread(
         torch.cuda.set_stream(torch.cuda.Stream(device))
 
 
-def _load_module(path: Path, device: torch.device | None) -> Any:
+def _default_filename(config: model_config_pb2.ModelConfig) -> str:
+    return AOTI_FILENAME if config.platform == TORCH_AOTI_PLATFORM else DEFAULT_FILENAME
+
+
+def _load_module(
+    config: model_config_pb2.ModelConfig, path: Path, device: torch.device | None
+) -> Any:
+    if config.platform == TORCH_AOTI_PLATFORM:
+        return load_package(config.name, path, device)
     module = torch.jit.load(str(path), map_location=device)
     module.eval()
     return module
+
+
+def _arguments(module: Any) -> list[Argument]:
+    if isinstance(module, AotiPackage):
+        return [Argument(name) for name in module.arguments]
+    return [
+        Argument(
+            argument.name,
+            is_dictionary=argument.type.kind() == "DictType",
+            is_required=not argument.has_default_value(),
+        )
+        for argument in module.forward.schema.arguments[1:]
+    ]
 
 
 class TorchModel:
@@ -130,7 +159,7 @@ class TorchModel:
         self,
         config: model_config_pb2.ModelConfig,
         module: Any,
-        arguments: Sequence[Any],
+        arguments: Sequence[Argument],
         device: torch.device | None,
     ) -> None:
         self._module = module
@@ -139,22 +168,28 @@ class TorchModel:
         parameters = parameters_of(config)
         inference = parse_boolean(config, parameters, "INFERENCE_MODE", default=True)
         self._mode = torch.inference_mode if inference else torch.no_grad
-        self._cleans_cache = parse_boolean(
-            config, parameters, "ENABLE_CACHE_CLEANING", default=False
+        # Triton has one name for TorchScript and another for packages.
+        self._cleans_cache = any(
+            parse_boolean(config, parameters, name, default=False)
+            for name in ("ENABLE_CACHE_CLEANING", "CACHE_CLEANING_ENABLED")
         )
         # Name of the module's only argument, if it is a dictionary of inputs; otherwise empty.
         self._dictionary = ""
         self._arguments: dict[str, str] = {}
         added = _batch_inputs(config)
         names = [*(tensor.name for tensor in config.input), *added]
-        if len(arguments) == 1 and arguments[0].type.kind() == "DictType":
+        if len(arguments) == 1 and arguments[0].is_dictionary:
             self._dictionary = arguments[0].name
         else:
             self._arguments = arguments_of(
                 config.name, names, [argument.name for argument in arguments]
             )
             _check_complete(config, arguments, self._arguments.values())
-        self._results = results_of(config.name, [tensor.name for tensor in config.output])
+        self._results = results_of(
+            config.name,
+            [tensor.name for tensor in config.output],
+            module.results if isinstance(module, AotiPackage) else (),
+        )
         tensors: list[_Tensor] = [*config.input, *config.output]
         self._datatypes = {
             tensor.name: NAME_OF_CONFIG_NUMBER[tensor.data_type] for tensor in tensors
@@ -230,10 +265,13 @@ def _batch_inputs(config: model_config_pb2.ModelConfig) -> dict[str, str]:
 
 
 def _check_complete(
-    config: model_config_pb2.ModelConfig, arguments: Sequence[Any], given: Collection[str]
+    config: model_config_pb2.ModelConfig, arguments: Sequence[Argument], given: Collection[str]
 ) -> None:
-    missing = [argument.name for argument in arguments if not argument.has_default_value()]
-    missing = [name for name in missing if name not in given]
+    missing = [
+        argument.name
+        for argument in arguments
+        if argument.is_required and argument.name not in given
+    ]
     if missing:
         raise InvalidArgument(
             f"unable to load model '{config.name}', configuration expects {len(given)} inputs, "
@@ -242,9 +280,16 @@ def _check_complete(
 
 
 def _check_strings(config: model_config_pb2.ModelConfig) -> None:
-    """Refuse BYTES tensors of several dimensions: TorchScript's lists of strings have only one."""
+    """Refuse BYTES tensors of several dimensions, and any in packages, which have no strings."""
     tensors: list[_Tensor] = [*config.input, *config.output]
     for tensor in tensors:
+        if config.platform == TORCH_AOTI_PLATFORM:
+            if NAME_OF_CONFIG_NUMBER[tensor.data_type] == BYTES:
+                raise InvalidArgument(
+                    f"unable to load model '{config.name}', '{tensor.name}': packages of "
+                    "AOTInductor have no strings"
+                )
+            continue
         is_list = len(tensor.dims) == 1 and (not config.max_batch_size or tensor.dims[0] == 1)
         if NAME_OF_CONFIG_NUMBER[tensor.data_type] == BYTES and not is_list:
             raise InvalidArgument(

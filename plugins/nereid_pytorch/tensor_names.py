@@ -1,9 +1,9 @@
-"""Finds the arguments and results of a TorchScript module by Triton's rules, without torch."""
+"""Finds the arguments and results of a module by Triton's rules, without torch."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.core.errors import InvalidArgument
 
@@ -11,6 +11,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _INDEXED: Final = re.compile(r".*__(\d+)", re.DOTALL)
+
+
+class Argument(NamedTuple):
+    """One argument of a module."""
+
+    name: str
+    is_dictionary: bool = False
+    is_required: bool = True
 
 
 def arguments_of(model: str, names: Sequence[str], arguments: Sequence[str]) -> dict[str, str]:
@@ -34,11 +42,14 @@ def arguments_of(model: str, names: Sequence[str], arguments: Sequence[str]) -> 
     return chosen
 
 
-def results_of(model: str, names: Sequence[str]) -> dict[str, int]:
-    """Map each output to its index: the number at the end of its name, or else its position.
+def results_of(model: str, names: Sequence[str], results: Sequence[str] = ()) -> dict[str, int]:
+    """Map each output to the index of its result: by name, its name's number, or its position.
 
-    Raises InvalidArgument if two outputs refer to one result.
+    results: names of the results, if the model's file states some. Raises InvalidArgument if two
+    outputs refer to one result.
     """
+    if results and set(names) <= set(results):
+        return {name: results.index(name) for name in names}
     chosen = _indices(names)
     _check_distinct(model, "output", chosen)
     return chosen
@@ -58,3 +69,14 @@ def _check_distinct(model: str, role: str, chosen: dict[str, str] | dict[str, in
             f"unable to load model '{model}', the {role}s {', '.join(sorted(chosen))} do not "
             "stand for different ones of the model"
         )
+
+
+def leaf_names(prefix: str, tree: object) -> list[str]:
+    """Return the names of a tree's leaves, in order: RESULT[key][0] for RESULT."""
+    if isinstance(tree, dict):
+        children = [(f"{prefix}[{key}]", child) for key, child in tree.items()]
+    elif isinstance(tree, (list, tuple)):
+        children = [(f"{prefix}[{index}]", child) for index, child in enumerate(tree)]
+    else:
+        return [prefix]
+    return [leaf for name, child in children for leaf in leaf_names(name, child)]

@@ -74,15 +74,44 @@ DIFFERENCES: Final = (
         "Ids that are no UTF-8 text are returned with a question mark",
         ("http/json/bad-utf8", "http/json/surrogate"),
     ),
+    Difference(
+        "An output that is requested twice is refused",
+        (
+            *("http/outputs/twice*", "grpc/outputs/twice", "grpc/outputs/plain-then-class"),
+            *("grpc/outputs/class-then-plain", "grpc/outputs/class-then-class"),
+        ),
+    ),
+    Difference("Health of an unknown service is NOT_FOUND", ("grpc/control/health-of-service",)),
     Difference("Half a surrogate pair is refused", ("http/json/data-low-surrogate",)),
     Difference(
         "An error of a raw request names the model's input",
         (
-            *("http/binary/header-0", "http/binary/header-x", "http/binary/header-"),
+            "http/binary/header-0",
             *("http/binary/header-0x10", "http/raw/ints-cut", "http/raw/scalar-short"),
             *("http/raw/scalar-long", "http/raw/fixed-short"),
         ),
     ),
+    Difference(
+        "A header length that is no number is named as such",
+        (
+            *("http/binary/header-x", "http/binary/header-"),
+            *("http/binary/header-99999999999", "http/binary/header-99999999999999999999"),
+        ),
+    ),
+    Difference(
+        "Lists in JSON are nested at most 99 deep",
+        ("http/data/form-too-deep*", "http/data/form-bytes-too-deep*"),
+    ),
+    Difference(
+        "Too few elements in JSON have a text of their own",
+        (
+            *(f"http/json/data-{data}" for data in ("[]", "[1]", "[[]]")),
+            *(f"http/data/form-{form}" for form in ("few", "none", "nested-few")),
+            *(f"http/shape/{kind}-[9, 1]" for kind in ("batched", "plain", "fixed")),
+            "http/statistics/counts",
+        ),
+    ),
+    Difference("A model cannot be loaded without a name", ("explicit/grpc-load-",)),
     Difference("Model names that lead out of the repository are refused", ("explicit/load-..",)),
     Difference("Log settings change all together or not at all", ("logging/good-and-bad",)),
     Difference("Log levels out of range are refused", ("logging/log_verbose_level-4294967296",)),

@@ -10,6 +10,9 @@ from typing import Any
 
 import numpy as np
 
+# The input of branches that says which one a row takes.
+_LEFT = "takes_left_branch"
+
 Arrays = Mapping[str, np.ndarray[Any, np.dtype[Any]]]
 
 
@@ -69,6 +72,23 @@ class Case:
                     return False
         return True
 
+    @property
+    def divides(self) -> bool:
+        """Return whether each row of its outputs depends on the same row of its inputs alone."""
+        if not (self.batching and self.chains):
+            return False
+        for number in range(3):
+            request = self.make_request(number)
+            with contextlib.suppress(DirectCallError):
+                made = self.call(request)
+                for row in range(len(next(iter(request.values())))):
+                    alone = self.call({name: each[row : row + 1] for name, each in request.items()})
+                    if any(
+                        not np.array_equal(made[name][row : row + 1], alone[name]) for name in made
+                    ):
+                        return False
+        return True
+
     def config_text(self, more: str = "") -> str:
         """Return config.pbtxt, with each tensor as it is declared."""
         return "\n".join([f'backend: "{self.backend}"', *self._tensors(), self.config, more])
@@ -84,6 +104,33 @@ class Case:
             return {f"{name}_out": array for name, array in made.items()}
 
         return replace(self, outputs=outputs, call=call)
+
+    def branched(self) -> Case:
+        """Return the case as an ensemble of two equal branches serves it; an input of random rows
+        says which row takes which.
+        """
+        composed = self.composed()
+
+        def make_request(number: int) -> Arrays:
+            arrays = self.make_request(number)
+            rows = len(next(iter(arrays.values())))
+            left = np.random.default_rng(number).integers(0, 2, (rows, 1)).astype(bool)
+            return {**arrays, _LEFT: left}
+
+        def call(arrays: Arrays) -> Arrays:
+            return composed.call({name: each for name, each in arrays.items() if name != _LEFT})
+
+        inputs = (*self.inputs, (_LEFT, "BOOL", (1,)))
+        return replace(composed, inputs=inputs, make_request=make_request, call=call)
+
+    def branched_text(self, model: str) -> str:
+        """Return the configuration of an ensemble that runs this model in both branches."""
+        step = _step(model, self._input_map, self._named("{}", "{}_out"))
+        conditions = [
+            f'parameters {{ key: "condition.{model}#{number}" value {{ string_value: "{text}" }} }}'
+            for number, text in ((1, _LEFT), (2, f"not {_LEFT}"))
+        ]
+        return "\n".join([_ensemble_text(self.branched(), step, step), *conditions])
 
     def ensemble_text(self) -> str:
         """Return the configuration of an ensemble whose only step is this model."""
@@ -120,8 +167,7 @@ class Case:
         ]
 
     def _ensemble(self, *steps: str) -> str:
-        scheduling = f"ensemble_scheduling {{ {' '.join(steps)} }}"
-        return "\n".join(['platform: "ensemble"', *self.composed()._tensors(), scheduling])
+        return _ensemble_text(self.composed(), *steps)
 
 
 def tensor_text(
@@ -131,6 +177,11 @@ def tensor_text(
     datatype = {"BYTES": "STRING"}.get(datatype, datatype)
     more = " optional: true" if optional else ""
     return f'{kind} {{ name: "{name}" data_type: TYPE_{datatype} dims: {list(dims)}{more} }}'
+
+
+def _ensemble_text(served: Case, *steps: str) -> str:
+    scheduling = f"ensemble_scheduling {{ {' '.join(steps)} }}"
+    return "\n".join(['platform: "ensemble"', *served._tensors(), scheduling])
 
 
 def _step(model: str, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> str:

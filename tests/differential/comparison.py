@@ -2,8 +2,8 @@
 
 A request is sent 24 times with one head, each time with other values: whatever the mesh remembers
 of a head after the 1st, the 2nd, or the 16th of its kind is used by those behind. Models are served
-plainly, with two instances, with a response cache, as an ensemble's only step, and as its first of
-two.
+plainly, with two instances, with a response cache, as an ensemble's only step, as its first of two,
+and as both of its branches, which divide requests by their rows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,11 @@ _VARIANTS = {
     "_two": "instance_group [{ count: 2 kind: KIND_CPU }]",
     "_cached": "response_cache { enable: true }",
 }
-_VARIANT_WAYS = {"_cached": ("grpc", "http"), "_chain": ("together",)}
+_VARIANT_WAYS = {
+    "_cached": ("grpc", "http"),
+    "_chain": ("together",),
+    "_branched": ("together",),
+}
 # Long enough for requests in flight together, and short for those that come alone.
 _DELAY = "dynamic_batching { max_queue_delay_microseconds: 500 }"
 _FLAGS = ("--cache-config=local,size=33554432", "--allow-client-shm=true")
@@ -77,6 +81,9 @@ def write_repository(root: Path, cases: Sequence[Case]) -> None:
             onnx_graphs.write_passing(root / passes / "1", case)
             _write_config(root / passes, onnx_graphs.passing_text(case))
             _write_config(root / f"{case.name}_chain", case.chain_text(passes))
+        if case.divides:
+            text = case.branched_text(f"{case.name}_two")
+            _write_config(root / f"{case.name}_branched", text)
 
 
 def _write_config(model: Path, text: str) -> None:
@@ -110,7 +117,7 @@ def compare(mesh: Mesh, cases: Sequence[Case], seed: int, *, stops_early: bool) 
                 report.ways.add(way)
                 report.cases.add(case.name)
                 report.responses += len(results)
-                if model != f"{case.name}_two" and model != f"{case.name}_cached":
+                if not model.endswith(("_two", "_cached", "_branched")):
                     # An ensemble's requests are its step's as well.
                     sent += results
                 for place, (request, result) in enumerate(zip(requests, results, strict=True)):
@@ -151,15 +158,24 @@ def _exchanges(
             else:
                 results = send(case.name, case, requests)
             yield case, case.name, way, requests, results
-    for suffix in ("_two", "_cached", "_ensemble", *(["_chain"] if case.chains else [])):
-        requests = _mixed_heads(case, positions // 2)
+    suffixes = ["_two", "_cached", "_ensemble"]
+    suffixes += ["_chain"] if case.chains else []
+    suffixes += ["_branched"] if case.divides else []
+    for suffix in suffixes:
+        served = _as_served(case, suffix)
+        requests = _mixed_heads(served, positions // 2)
         # A cached response is one that was given before.
         requests += requests
         model = case.name + suffix
-        served = case if suffix in _VARIANTS else case.composed()
         for way in _VARIANT_WAYS.get(suffix, ("grpc", "together")):
             results = every_way[way][0](model, served, requests)
             yield served, model, f"{way}{suffix}", requests, results
+
+
+def _as_served(case: Case, suffix: str) -> Case:
+    if suffix in _VARIANTS:
+        return case
+    return case.branched() if suffix == "_branched" else case.composed()
 
 
 def _one_head(case: Case, count: int) -> list[Arrays]:

@@ -20,6 +20,7 @@ from pathlib import Path
 TARGETS = (
     "http1",
     "infer_json",
+    "text_bodies",
     "managed",
     "request_targets",
     "timeline",

@@ -53,6 +53,8 @@ class PacedReads(Generic[K, V]):
                 read.task.cancel()
                 if self._next.get(key) is read:
                     del self._next[key]
+            # An error refers to this frame, which would hold it until cycles are collected.
+            del read
 
     async def _run(self, key: K) -> V:
         loop = asyncio.get_running_loop()

@@ -27,6 +27,7 @@ SIZE_BYTES: Final[dict[str, int]] = {
     "FP64": 8,
     "BF16": 2,
 }
+BOOL: Final = "BOOL"
 BYTES: Final = "BYTES"
 NAMES: Final = frozenset(SIZE_BYTES) | {BYTES}
 

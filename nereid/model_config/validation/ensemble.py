@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 from nereid.core.errors import InvalidArgument
 from nereid.core.known_backends import ENSEMBLE_PLATFORM
+from nereid.model_config.conditions import read_conditions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from nereid.model_config.conditions import Condition
     from nereid.pb.model_config_pb2 import ModelConfig, ModelEnsembling
 
 
@@ -18,11 +20,13 @@ if TYPE_CHECKING:
 class _Tensor:
     """A tensor of an ensemble. ready: the client or a step that can run provides it.
 
-    sources: inputs of the step that writes it. users: outputs of the steps that read it.
+    sources: inputs of the steps that write it. users: outputs of the steps that read it.
+    conditional: the steps that write it have conditions; check_paths() compares these.
     """
 
     name: str
     is_output: bool = False
+    conditional: bool = False
     ready: bool = False
     sources: list[_Tensor] = field(default_factory=list)
     users: list[_Tensor] = field(default_factory=list)
@@ -48,9 +52,10 @@ def validate_ensemble(config: ModelConfig) -> None:
     if not config.ensemble_scheduling.step:
         raise InvalidArgument(f"must specify 'step' for ensemble '{name}'")
     graph: _Graph = {}
+    conditions = read_conditions(config)
     for index, step in enumerate(config.ensemble_scheduling.step):
         _check_step(name, index, step)
-        _link_tensors(name, index, step, graph)
+        _link_tensors(name, index, step, conditions.get(index), graph)
     _propagate_readiness(config, graph)
     _check_outputs(config, graph)
     _check_used(config, graph)
@@ -62,18 +67,25 @@ def _check_step(name: str, index: int, step: ModelEnsembling.Step) -> None:
             raise InvalidArgument(f"must specify '{key}' in step {index} of ensemble '{name}'")
 
 
-def _link_tensors(name: str, index: int, step: ModelEnsembling.Step, graph: _Graph) -> None:
-    outputs = []
+def _link_tensors(
+    name: str, index: int, step: ModelEnsembling.Step, condition: Condition | None, graph: _Graph
+) -> None:
+    outputs: list[_Tensor] = []
     for tensor_name in _tensor_names(step.output_map):
         tensor = graph.setdefault(tensor_name, _Tensor(tensor_name))
-        if tensor.is_output:
+        is_branch = tensor.conditional and condition is not None and tensor not in outputs
+        if tensor.is_output and not is_branch:
             raise InvalidArgument(
                 f"ensemble tensor '{tensor_name}' can appear in an output map only once for "
                 f"ensemble '{name}' step {index}"
             )
         tensor.is_output = True
+        tensor.conditional = condition is not None
         outputs.append(tensor)
-    for tensor_name in _tensor_names(step.input_map):
+    sources = _tensor_names(step.input_map)
+    if condition is not None:
+        sources.append(condition.tensor)
+    for tensor_name in sources:
         source = graph.setdefault(tensor_name, _Tensor(tensor_name))
         for tensor in outputs:
             tensor.sources.append(source)

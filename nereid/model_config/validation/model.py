@@ -9,9 +9,11 @@ from nereid.core.known_backends import ENSEMBLE_PLATFORM, KNOWN_BACKENDS
 from nereid.core.tensors.datatypes import NAME_OF_CONFIG_NUMBER
 from nereid.model_config.batching_fields import DynamicBatching, ModelParameters
 from nereid.model_config.config_field import Scope, check_message, parameter_values
+from nereid.model_config.defaults import read_input_defaults
 from nereid.model_config.padding import read_padding
 from nereid.model_config.validation.costs import validate_costs
 from nereid.model_config.validation.ensemble import validate_ensemble
+from nereid.model_config.validation.ensemble_paths import check_paths
 from nereid.model_config.validation.instance_groups import validate_instance_groups
 from nereid.model_config.validation.sequence import validate_sequence
 from nereid.model_config.validation.tensors import validate_tensors
@@ -28,6 +30,8 @@ def validate_config(config: ModelConfig) -> None:
     validate_instance_groups(config)
     _check_warmup(config)
     validate_costs(config, padding)
+    read_input_defaults(config)
+    check_paths(config)
 
 
 def validate_scheduling(config: ModelConfig, *, batch_size_open: bool = False) -> None:

@@ -60,10 +60,10 @@ class ModelListing:
         return {path: stored for path, stored in self.files.items() if _belongs_to(path, version)}
 
     def digest(self, version: str) -> bytes:
-        """Return a digest of 16 bytes over version_files() without config.pbtxt."""
+        """Return a digest of 16 bytes over version_files() without configurations."""
         digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
         for path, stored in sorted(self.version_files(version).items()):
-            if path != _CONFIG_FILE:
+            if not (path.startswith("config.") and path.endswith(".pbtxt")):
                 name, tag = path.encode(), stored.tag.encode()
                 digest.update(b"%d:%b%d:%b%d;" % (len(name), name, len(tag), tag, stored.size))
         return digest.digest()

@@ -11,18 +11,21 @@ from typing import TYPE_CHECKING
 from nereid.object_store.settings import store_environ
 from nereid.rpc.net.scheduler_addresses import parse_addresses
 from nereid_scheduler.control.reconciler.reconciler import Reconciler, Sources
+from nereid_scheduler.control.repository.config_files import ConfigFiles
 from nereid_scheduler.control.repository.recorded_models import NO_RECORDED_MODELS, RecordedModels
 from nereid_scheduler.control.repository.repositories import Repositories
 from nereid_scheduler.control.repository.stored_repository import open_stored_repositories
 from nereid_scheduler.control.residency.on_demand import OnDemandLoads
 from nereid_scheduler.control.residency.policies.policy import Residency
 from nereid_scheduler.control.residency.policies.popularity import Popularity
+from nereid_scheduler.control.rollouts.rollouts import Rollouts
 from nereid_scheduler.control.rules import EXPLICIT, ModelControlRules
 from nereid_scheduler.control.shards.members.membership import Membership
 from nereid_scheduler.control.shards.members.ownership import OwnedModels
 from nereid_scheduler.control.shards.model_moves import ModelMoves
 from nereid_scheduler.control.shards.shard import Shard
 from nereid_scheduler.control.sources.model_control import ModelControl
+from nereid_scheduler.control.sources.model_traffic import ModelTraffic
 from nereid_scheduler.control.state.setting_records import SIZES
 from nereid_scheduler.core.memory.budgets import budgets_of
 from nereid_scheduler.core.models.desired_models import DesiredModels
@@ -58,6 +61,8 @@ class ModelParts:
     on_demand: OnDemandLoads
     reconciler: Reconciler
     control: ModelControl
+    traffic: ModelTraffic
+    rollouts: Rollouts
 
 
 def open_models(  # noqa: PLR0913 (one by keyword)
@@ -98,6 +103,9 @@ def open_models(  # noqa: PLR0913 (one by keyword)
     )
     load_queue = LoadQueue(settings.no_executor_limit_s, settings.max_queue_size)
     repositories = _open_repositories(settings)
+    traffic = ModelTraffic(
+        catalogue, loader.ensembles, state.settings, on_change, loader.record_event
+    )
     moves: ModelMoves | None = None
     shard: Shard | None = None
     if membership is not None:
@@ -118,6 +126,7 @@ def open_models(  # noqa: PLR0913 (one by keyword)
             membership,
             owned,
             moves,
+            traffic,
             parse_addresses(settings.scheduler_peers or ""),
             environment.ports.open_peer,
             send_notice,
@@ -156,6 +165,8 @@ def open_models(  # noqa: PLR0913 (one by keyword)
         on_demand,
         reconciler,
         control,
+        traffic,
+        Rollouts(traffic, catalogue, owners.owns, loader.record_event),
     )
 
 
@@ -167,9 +178,12 @@ def _membership(settings: Settings) -> Membership | None:
 
 
 def _open_repositories(settings: Settings) -> Repositories:
-    paths, config_name = settings.model_repository, settings.model_config_name
-    stored = open_stored_repositories(paths, store_environ(), config_name)
-    return Repositories(paths, config_name, settings.model_namespacing, stored)
+    paths = settings.model_repository
+    config_files = ConfigFiles(
+        settings.model_config_name, settings.model_config_profile, settings.config_variables()
+    )
+    stored = open_stored_repositories(paths, store_environ(), config_files)
+    return Repositories(paths, config_files, settings.model_namespacing, stored)
 
 
 def _control_rules(settings: Settings) -> ModelControlRules:

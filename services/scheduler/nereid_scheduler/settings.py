@@ -21,6 +21,8 @@ from nereid.config.flags import (
     seconds,
 )
 from nereid.config.recovery import RecoverySettings
+from nereid.core.files.file_watch import FileError
+from nereid.core.variables import Variables
 from nereid.mesh_auth.settings import MeshAccessSettings
 from nereid.object_store.file_systems import missing_package
 from nereid.object_store.plans.urls import is_store_url, parse_store_url
@@ -30,6 +32,7 @@ from nereid.rpc.net.address import host_and_port, unix_path
 from nereid.rpc.net.scheduler_addresses import address_list
 from nereid.shm.settings import SegmentPoolSettings
 from nereid.timeline.settings import TimelineSettings
+from nereid_scheduler.control.sources.traffic_file import read_traffic_file
 from nereid_scheduler.control.state.files import directory_error
 from nereid_scheduler.core.measurements.latencies import setting
 from nereid_scheduler.core.memory.budgets import Budget
@@ -67,6 +70,12 @@ def _store_url_error(text: str) -> str:
 def _state_name(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9._-]{0,64}", text):
         raise ValueError("expected at most 64 letters, digits, '.', '_' and '-'")
+    return text
+
+
+def _profile_name(text: str) -> str:
+    if not re.fullmatch(r"[\w-]*", text, re.ASCII):
+        raise ValueError("expected letters, digits, _ and -")
     return text
 
 
@@ -202,6 +211,9 @@ class ModelControlSettings:
         "", "keep that in the Redis of the response cache instead, under this name, which the"
         " schedulers of one mesh share and no other mesh has; requires a mesh token", _state_name,
     )  # fmt: skip
+    traffic_file: str = flag(
+        "", "a JSON file with models' traffic, which is watched; calls cannot set it then",
+    )  # fmt: skip
     lazy_loading: bool = flag(
         False, "whether models are loaded when their first requests come, which wait, but for those"
         " of --load-model, and those whose parameter lazy_loading is false", boolean, bare="true",
@@ -233,6 +245,15 @@ class ModelControlSettings:
     model_config_name: str = flag(
         "", "which configs/<name>.pbtxt of a model to take instead of its config.pbtxt, where there"
         " is one", _plain_name,
+    )  # fmt: skip
+    model_config_profile: str = flag(
+        "", "merge config.<profile>.pbtxt of a model over its configuration, where there is one",
+        _profile_name,
+    )  # fmt: skip
+    model_config_env: tuple[str, ...] = flag(
+        (), "environment variables that a configuration may name as ${NAME} if its first line is '#"
+        " nereid: variables'; a pattern such as MODEL_*, may be given several times", str,
+        repeated=True,
     )  # fmt: skip
     disable_auto_complete_config: bool = flag(
         False, "take model configurations as they are written", boolean,
@@ -314,6 +335,11 @@ class Settings(
             errors.append(f"--state-directory: {error}")
         if self.state_directory and self.state_name:
             errors.append("--state-directory and --state-name exclude each other")
+        if self.traffic_file:
+            try:
+                read_traffic_file(self.traffic_file)
+            except FileError as error:
+                errors += [f"--traffic-file: {line}" for line in error.errors]
         if self.load_model and self.model_control_mode != "explicit":
             errors.append("--load-model requires --model-control-mode=explicit as well")
         if self.model_memory_budget and not self.lazy_loading:
@@ -331,6 +357,10 @@ class Settings(
             return self.scheduler_name or address
         host, port = host_and_port(address)
         return f"{socket.gethostname()}:{port}" if host in _ALL_INTERFACES else address
+
+    def config_variables(self) -> Variables:
+        """Return the environment variables that configurations of models may name."""
+        return Variables(tuple(self.model_config_env), os.environ)
 
     def backend_settings(self, backend: str) -> dict[str, str]:
         """Return a backend's settings by key. Its own settings replace those for all backends."""

@@ -45,7 +45,6 @@ def _control() -> Iterator[Row]:
     yield row("health", Rpc("/grpc.health.v1.Health/Check", health_pb2.HealthCheckRequest()))
     named = health_pb2.HealthCheckRequest(service="nope")
     yield row("health-of-service", Rpc("/grpc.health.v1.Health/Check", named))
-    yield row("health-watch", Rpc("/grpc.health.v1.Health/Watch", named), view=without_texts)
 
 
 def _lookup() -> Iterator[Row]:

@@ -112,12 +112,19 @@ def _data() -> Iterator[Row]:
         "wrong-split": [[1], [2, 3, 4]], "empty-arrays": [[], [1, 2], [], [3, 4]], "few": [1, 2, 3], "many": [1, 2, 3, 4, 5],
         "none": [], "nested-few": [[1, 2], [3]], "nested-many": [[1, 2], [3, 4, 5]], "strings": ["1", "2", "3", "4"],
         "one-string": [1, 2, 3, "4"], "object": {"0": 1}, "scalar": 1, "text": "1,2,3,4",
+        "deepest": _nested([1, 2, 3, 4], 98), "too-deep": _nested([1, 2, 3, 4], 99), "too-deep-mixed": [_nested(1, 99), 2, 3, 4],
     }.items():  # fmt: skip
         yield infer(f"form-{name}", "identity_int32", one(document, (2, 2)))
         if name not in {"strings", "one-string"}:
             yield infer(
                 f"form-bytes-{name}", "matrix_bytes", one(_as_text(document), (2, 2), "BYTES")
             )
+
+
+def _nested(data: Any, lists: int) -> Any:
+    for _ in range(lists):
+        data = [data]
+    return data
 
 
 def _as_text(data: Any) -> Any:

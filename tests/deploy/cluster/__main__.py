@@ -53,7 +53,14 @@ _MODELS: Final = {
 }
 _PROGRESS_S: Final = 120.0
 # Shown where there is a GPU.
-_DARK: Final = {"GPU utilization"}
+# There is neither a GPU nor a model that generates.
+_DARK: Final = {
+    "GPU utilization",
+    "OpenAI's API: calls",
+    "OpenAI's API: tokens per second",
+    "OpenAI's API: time to first token",
+    "OpenAI's API: time per output token",
+}
 # A second in each: requests are in flight at whatever ends.
 _SLOW: Final = """
 import time

@@ -11,12 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tritonclient.grpc
+import tritonclient.http
+from onnx import TensorProto, helper
 
 from tests.support.mesh.mesh import Mesh, running
-from tests.support.models import openvino_models
+from tests.support.models import onnx_models, openvino_models
 
 pytestmark = pytest.mark.slow
 
@@ -145,6 +148,16 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     root = tmp_path_factory.mktemp("repository")
     (root / "model.theirs" / "1").mkdir(parents=True)
     openvino_models.identity(root / "intel" / "1", "FP32")
+    onnx_models.write(
+        root / "brain" / "1",
+        [
+            helper.make_node("Cast", ["x"], ["wide"], to=TensorProto.FLOAT),
+            helper.make_node("Add", ["wide", "wide"], ["doubled"]),
+            helper.make_node("Cast", ["doubled"], ["y"], to=TensorProto.BFLOAT16),
+        ],
+        [onnx_models.value("x", "BF16", ["n", 3])],
+        [onnx_models.value("y", "BF16", ["n", 3])],
+    )
     for name, amount in (("one_more", "1"), ("ten_more", "10")):
         (root / name / "1").mkdir(parents=True)
         (root / name / "1" / "amount.json").write_text(amount)
@@ -216,3 +229,20 @@ def test_a_model_file_determines_backend_and_configuration(mesh: Mesh) -> None:
     body = json.dumps({"inputs": [tensor]}).encode()
     _, reply = mesh.get("/v2/models/intel/infer", "POST", body)
     assert json.loads(reply)["outputs"] == [tensor | {"name": "OUTPUT0"}]
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_bf16_tensors_of_onnx_models_are_those_of_nvidias_clients(
+    mesh: Mesh, protocol: str
+) -> None:
+    api, address = (
+        (tritonclient.http, mesh.http) if protocol == "http" else (tritonclient.grpc, mesh.grpc)
+    )
+    given = np.array([[1.5, -3.0, 2.0**100], [0.0, -0.0, np.inf]], ml_dtypes.bfloat16)
+    with api.InferenceServerClient(address) as client:
+        config = json.loads(mesh.get("/v2/models/brain/config")[1])
+        assert config["input"][0]["data_type"] == "TYPE_BF16"
+        tensor = api.InferInput("x", [2, 3], "BF16")
+        tensor.set_data_from_numpy(given)
+        reply = client.infer("brain", [tensor], outputs=[api.InferRequestedOutput("y")])
+        np.testing.assert_array_equal(reply.as_numpy("y"), given + given)

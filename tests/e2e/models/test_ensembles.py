@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
+from nereid.observability.samples import Samples
 from tests.support.mesh.mesh import Mesh, running
 from tests.support.mesh.nvidia_clients import FLAVOURS, connected
 from tests.support.mesh.perf_analyzer import COUNTED, analyze, needs_analyzer
 from tests.support.mesh.repeats import events, is_final, number_of, stream
 from tests.support.models import python_models
-from tests.support.models.e2e_models import DATATYPES, save_identity, save_scaler
+from tests.support.models.e2e_models import DATATYPES, save_identity, save_scaler, save_sign
 from tests.support.scheduler.ensemble_configs import Step, ensemble_config, save_ensemble
 
 pytestmark = pytest.mark.slow
@@ -29,7 +30,10 @@ def scale(model: str, taken: str, given: str) -> Step:
 
 
 def make_repository(root: Path) -> Path:
-    """sixfold is threefold of twofold; fork has the results of both; cached is kept."""
+    """Save ensembles of two models.
+
+    sixfold is threefold of twofold; fork has the results of both; either is one of the two.
+    """
     save_scaler(root, "twofold", 2, BATCHING)
     save_scaler(root, "threefold", 3, BATCHING)
     steps = [scale("twofold", "X", "doubled"), scale("threefold", "doubled", "Y")]
@@ -40,6 +44,20 @@ def make_repository(root: Path) -> Path:
     save_ensemble(root, "fork", ensemble_config(["X FP32 8"], both, steps, BATCHED))
     nested = [("fork", {"X": "X"}, {"tripled": "t"}), ("sixfold", {"X": "t"}, {"Y": "Y"})]
     save_ensemble(root, "nested", ensemble_config(["X FP32 8"], outputs, nested, BATCHED))
+    save_sign(root, "sign", BATCHING)
+    either: list[Step] = [
+        ("sign", {"INPUT0": "X"}, {"POSITIVE": "positive"}),
+        scale("twofold", "X", "Y"),
+        scale("threefold", "X", "Y"),
+    ]
+    conditions = """parameters { key: "condition.twofold" value { string_value: "positive" } }
+    parameters { key: "condition.threefold" value { string_value: "not positive" } }"""
+    config = ensemble_config(["X FP32 8"], outputs, either, BATCHED + conditions)
+    save_ensemble(root, "either", config)
+    conditions = """parameters { key: "condition.twofold" value { string_value: "positive" } }
+    parameters { key: "default.Y" value { string_value: "-1" } }"""
+    config = ensemble_config(["X FP32 8"], outputs, either[:2], BATCHED + conditions)
+    save_ensemble(root, "twofold_or_default", config)
     return root
 
 
@@ -75,6 +93,21 @@ def test_every_client_gets_what_the_steps_make(mesh: Mesh, flavour: str) -> None
             client.infer("sixfold", {"X": rows(*range(9))})
         assert client("is_model_ready", "nested")
         assert client.reported("get_model_metadata", "sixfold")["platform"] == "ensemble"
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_each_row_goes_through_the_steps_whose_conditions_hold(mesh: Mesh, flavour: str) -> None:
+    with connected(mesh, flavour) as client:
+        for values in ((1,), (-1,), (1, 2), (1, -1, -2, 3)):
+            wire_response = client.infer("either", {"X": rows(*values)})
+            expected = [value * (2 if value > 0 else 3) for value in values]
+            np.testing.assert_array_equal(wire_response.as_numpy("Y"), rows(*expected))
+            wire_response = client.infer("twofold_or_default", {"X": rows(*values)})
+            expected = [value * 2 if value > 0 else -1 for value in values]
+            np.testing.assert_array_equal(wire_response.as_numpy("Y"), rows(*expected))
+    page = Samples(mesh.metrics().encode())
+    for step in ("twofold", "threefold"):
+        assert page.total("nereid_ensemble_steps_skipped_total", model="either", step=step)
 
 
 @needs_analyzer

@@ -16,6 +16,7 @@ import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.grpc.aio as aio_client
 import tritonclient.http as http_client
+from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
 from tests.support.mesh.mesh import Mesh, running, until
@@ -179,3 +180,36 @@ def test_an_unload_gives_memory_back(mesh: Mesh, repository: Path) -> None:
         before = resident_bytes()
         client.unload_model("heavy")
         until(lambda: resident_bytes() < before - size_bytes * 0.9, "the memory")
+
+
+def test_a_version_by_name_over_both_protocols(mesh: Mesh, repository: Path) -> None:
+    for version in (2, 3):
+        save_scaler(repository, "scaler", version, CONFIG, version)
+
+    def call(what: str, body: object) -> tuple[int, bytes]:
+        path = f"/v2/repository/models/scaler/{what}"
+        return mesh.get(path, "POST", json.dumps({"parameters": body}).encode())
+
+    def factors() -> list[float]:
+        ready = [each["version"] for each in mesh.versions() if each.get("state") == "READY"]
+        return [scaled(mesh, version=version) for version in sorted(ready)]
+
+    assert factors() == [1]
+    assert call("load", {"version": "3"})[0] == 200
+    assert factors() == [1, 3]
+    assert call("unload", {"version": 1})[0] == 200
+    assert factors() == [3]
+    for body in ({"version": "x"}, {"version": None}, {"version": [2]}, {"version": "4"}):
+        for what in ("load", "unload"):
+            status, reply = call(what, body)
+            assert (status, b"version" in reply) == (400, True)
+    with grpc_client.InferenceServerClient(mesh.grpc) as client:
+        stub = client._client_stub
+        load = service_pb2.RepositoryModelLoadRequest(model_name="scaler")
+        load.parameters["version"].int64_param = 2
+        stub.RepositoryModelLoad(load)
+        assert factors() == [2, 3]
+        unload = service_pb2.RepositoryModelUnloadRequest(model_name="scaler")
+        unload.parameters["version"].string_param = "3"
+        stub.RepositoryModelUnload(unload)
+        assert factors() == [2]

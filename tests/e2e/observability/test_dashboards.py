@@ -23,6 +23,7 @@ from tritonclient import grpc
 from tests.support.mesh.mesh import Mesh, ask, free_port, running, until
 from tests.support.mesh.traced import SAMPLED, TRACE, flags
 from tests.support.models.e2e_models import save_multiplier
+from tests.support.models.generators import logits_generator
 from tests.support.peers.otlp_receiver import receiver
 from tests.support.peers.prometheus import Prometheus, panels, substitute
 
@@ -33,9 +34,14 @@ pytestmark = [
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 MODEL = "triple"
+# It generates texts.
+GENERATOR = "chat"
 # A busy machine shall not look like a cache that is never reached.
 PATIENT = "--cache-timeout-ms=2000"
-CONFIG = 'backend: "onnxruntime"\nresponse_cache { enable: true }\n'
+CONFIG = (
+    'backend: "onnxruntime"\nresponse_cache { enable: true }\n'
+    'parameters { key: "traffic" value { string_value: "{\\"weights\\": {\\"1\\": 1}}" } }\n'
+)
 # What stays empty where there is no GPU.
 DARK = {"GPU utilization"}
 # What needs executors' own --metrics-port, or --metrics-config histogram_latencies=true.
@@ -78,6 +84,19 @@ def make_prometheus(folder: Path, **ports: int) -> Prometheus:
     return Prometheus(settings, folder / "data", f"127.0.0.1:{free_port()}")
 
 
+def write_models(repository: Path) -> None:
+    save_multiplier(repository, MODEL, 3, CONFIG)
+    logits_generator(repository / GENERATOR)
+
+
+def all_panels() -> Iterator[tuple[str, str]]:
+    """Titles and queries, those of OpenAI's API for the model that generates."""
+    for model in (MODEL, GENERATOR):
+        for title, query in panels(DASHBOARDS, model):
+            if ("gen_ai_" in query) == (model == GENERATOR):
+                yield title, query
+
+
 class Watched(NamedTuple):
     """A mesh and who scrapes it."""
 
@@ -88,7 +107,7 @@ class Watched(NamedTuple):
 @pytest.fixture(scope="module")
 def it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     root = tmp_path_factory.mktemp("dashboards")
-    save_multiplier(root / "models", MODEL, 3, CONFIG)
+    write_models(root / "models")
     at, join = f"unix:{root}/cache", f"--scheduler-address=unix:{root}/join"
     ports = {"cache": free_port(), "executor": free_port()}
     services = {
@@ -107,6 +126,7 @@ def it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
             f"--cache-address={at}",
             PATIENT,
             join,
+            "--openai-api",
             "--metrics-config=histogram_latencies=true",
         ]
         given += flags(collector.url, "mode=opentelemetry")
@@ -121,18 +141,22 @@ def it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 
 
 def traffic(mesh: Mesh) -> None:
-    """Two successes, of which one may come from the cache, and a failure, over both protocols."""
+    """Two successes, of which one may come from the cache, and a failure, over both protocols, and
+    a generated text.
+    """
     for value, status in ((1, 200), (next(UNSEEN), 200), (1000, 500)):
         tensor = {"name": "I", "datatype": "INT64", "shape": [1], "data": [value]}
         body = json.dumps({"inputs": [tensor]}).encode()
         assert mesh.get(f"/v2/models/{MODEL}/infer", "POST", body)[0] == status
+    asked = {"model": GENERATOR, "prompt": "cat", "max_tokens": 3}
+    assert mesh.get("/v1/completions", "POST", json.dumps(asked).encode())[0] == 200
     with grpc.InferenceServerClient(mesh.grpc) as client:
         assert client.is_server_ready()
 
 
 def test_every_panel_shows_something(it: Watched) -> None:
     mesh, prometheus = it
-    empty = dict.fromkeys(panels(DASHBOARDS, MODEL))
+    empty = dict.fromkeys(all_panels())
 
     def all_shown() -> bool:
         traffic(mesh)
@@ -159,10 +183,10 @@ def test_no_panel_or_rule_names_a_job() -> None:
 
 def test_every_panel_shows_a_lone_server_under_any_job(tmp_path: Path) -> None:
     """What `nereid serve` alone has: one port, scraped under the reader's name for it."""
-    save_multiplier(tmp_path / "models", MODEL, 3, CONFIG)
-    empty = dict.fromkeys(panels(DASHBOARDS, MODEL))
+    write_models(tmp_path / "models")
+    empty = dict.fromkeys(all_panels())
     with contextlib.ExitStack() as stack:
-        given = ("--cache-config=local,size=1048576", PATIENT)
+        given = ("--cache-config=local,size=1048576", PATIENT, "--openai-api")
         mesh = stack.enter_context(running(tmp_path / "models", tmp_path / "log", *given))
         prometheus = make_prometheus(tmp_path / "prometheus", my_models=mesh.metrics_port)
         stack.enter_context(process(*prometheus.argv))
@@ -248,7 +272,7 @@ def test_a_variable_is_chosen_among_what_is_there(it: Watched) -> None:
         match, label = substitute(choice[1], MODEL), choice[2]
         until(partial(prometheus.get, "series", **{"match[]": match}), f"series of {match}")
         # Namespaces and releases are Kubernetes'.
-        expected = [MODEL] if label == "model" else []
+        expected = [GENERATOR, MODEL] if label == "model" else []
         assert prometheus.get(f"label/{label}/values", **{"match[]": match}) == expected
 
 

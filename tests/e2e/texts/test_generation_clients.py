@@ -301,6 +301,34 @@ def test_anthropics_client(site: Site) -> None:
     assert body["error"]["type"] == "not_found_error"
 
 
+def test_demanded_calls_of_all_apis(site: Site) -> None:
+    arguments = {"city": "Kiel"}
+    named = plan(say=json.dumps(arguments))
+    listed = plan(say=json.dumps([{"name": "weather", "arguments": arguments}]))
+    tool: Any = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
+    choices: list[Any] = [{"type": "function", "name": "weather"}, "required"]
+    for text, choice in zip((named, listed), choices, strict=True):
+        got = site.openai.responses.create(
+            model="vllm", input=text, tools=[tool], tool_choice=choice
+        )
+        (item,) = got.output
+        assert item.type == "function_call"
+        assert (item.name, json.loads(item.arguments)) == ("weather", arguments)
+    own: Any = {"name": "weather", "input_schema": {"type": "object"}}
+    rules: list[Any] = [{"type": "tool", "name": "weather"}, {"type": "any"}]
+    for text, rule in zip((named, listed), rules, strict=True):
+        message = site.anthropic.messages.create(
+            model="vllm",
+            max_tokens=999,
+            messages=[{"role": "user", "content": text}],
+            tools=[own],
+            tool_choice=rule,
+        )
+        (block,) = message.content
+        assert block.type == "tool_use"
+        assert (block.name, block.input, message.stop_reason) == ("weather", arguments, "tool_use")
+
+
 def test_a_model_of_token_ids(site: Site) -> None:
     text = "häh 😀"
     got = site.openai.completions.create(model="ids", prompt=text)

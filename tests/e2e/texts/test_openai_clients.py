@@ -19,10 +19,12 @@ from nereid_gateway.guards.auth.api_key import make_key
 from tests.support.gateway.auth_config import key_entry
 from tests.support.mesh.mesh import Mesh, running
 from tests.support.models import text_models
+from tests.support.models.safetensors import encoded
 from tests.support.models.text_models import BareModel
 
 pytestmark = pytest.mark.slow
 
+SIMILAR = {"source_sentence": "the cat", "sentences": ["the cat sat"]}
 LABELS = ("safe", "toxic", "spam")
 
 
@@ -39,6 +41,7 @@ def no_batches(lead: str) -> str:
 ENCODERS: dict[str, dict[str, Any]] = {
     "plain": {},
     "hub": {"flat": True},
+    "positions": {"with_positions": True, "with_types": False},
     "half": {"floats": "FP16"},
     "double": {"floats": "FP64", "ints": "INT32", "with_types": False},
     "whole": {"batch": False, "config": no_batches("")},
@@ -78,6 +81,27 @@ class Site(NamedTuple):
         return BareModel(self.repository / model)
 
 
+DENSE_WEIGHT = np.random.default_rng(5).normal(size=(6, text_models.SIZE)).astype(np.float32)
+DENSE_BIAS = np.linspace(-1, 1, 6, dtype=np.float32)
+
+
+def write_layers(folder: Path) -> None:
+    """Write sentence-transformers' files of a mean, a dense layer, and vectors of length 1."""
+    kinds = ("Transformer", "Pooling", "Dense", "Normalize")
+    modules = [
+        {"type": f"sentence_transformers.models.{kind}", "path": f"{place}_{kind}"}
+        for place, kind in enumerate(kinds)
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    (folder / "2_Dense").mkdir()
+    sizes = {"in_features": text_models.SIZE, "out_features": len(DENSE_BIAS), "bias": True}
+    (folder / "2_Dense" / "config.json").write_text(json.dumps(sizes))
+    weights = encoded(linear__weight=DENSE_WEIGHT, linear__bias=DENSE_BIAS)
+    (folder / "2_Dense" / "model.safetensors").write_bytes(weights)
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     repository = tmp_path_factory.mktemp("texts")
@@ -87,6 +111,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     text_models.export(
         repository / "prompted", task="embed", prompts={"query": "query : ", "document": "mat "}
     )
+    text_models.export(repository / "dense", flat=True)
+    write_layers(repository / "dense")
     text_models.export(repository / "ranker", labels=("relevance",))
     text_models.export(repository / "labels", labels=LABELS)
     key, limited_key = make_key(), make_key()
@@ -101,6 +127,18 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     flags = "--openai-api", f"--auth-config={config}", *control
     with running(repository, log, *flags) as mesh, ExitStack() as stack:
         yield Site(mesh, repository, key, limited_key, stack)
+
+
+def test_a_dense_layer_behind_the_pooling(site: Site) -> None:
+    texts = text_models.texts(5)
+    response = site.client().embeddings.create(model="dense", input=texts)
+    for text, item in zip(texts, response.data, strict=True):
+        pooled = site.bare("dense").output(text).mean(axis=0)
+        vector = np.tanh(DENSE_WEIGHT @ pooled + DENSE_BIAS)
+        np.testing.assert_allclose(item.embedding, vector / np.linalg.norm(vector), atol=1e-6)
+    status, scores = site.post("/similarity", {"model": "dense", "inputs": SIMILAR})
+    assert status == 200
+    assert len(scores) == 1
 
 
 @pytest.mark.parametrize("model", ENCODERS)
@@ -249,6 +287,13 @@ def test_ranks_are_those_of_bare_onnxruntime(site: Site) -> None:
     assert [rank["index"] for rank in body] == order
     assert np.allclose([rank["score"] for rank in body], sorted(raw, reverse=True), atol=1e-4)
     assert [rank["text"] for rank in body] == [texts[index] for index in order]
+    passages = [{"text": text} for text in texts]
+    status, body = site.post(
+        "/v1/ranking", {"model": "ranker", "query": {"text": "the cat"}, "passages": passages}
+    )
+    assert status == 200
+    assert [rank["index"] for rank in body["rankings"]] == order
+    assert np.allclose([rank["logit"] for rank in body["rankings"]], sorted(raw, reverse=True))
     asked = {"model": "ranker", "query": "the cat", "documents": texts, "top_n": 3}
     for path, returns in (("/v1/rerank", True), ("/v2/rerank", False), ("/rerank", True)):
         status, body = site.post(path, asked)
@@ -322,7 +367,7 @@ def test_vectors_of_other_apis(site: Site) -> None:
     assert np.isclose(sum(body["data"][0]["data"]), 1)
     many = {"model": "plain", "inputs": text_models.texts(1000)}
     status, body = site.post("/embed_all", many)
-    assert (status, "send several requests" in body["error"]) == (400, True)
+    assert (status, "send several requests" in body["error"]) == (422, True)
     assert len(site.post("/embed", many)[1]) == 1000
 
 

@@ -1,15 +1,18 @@
 """Reloads of a version with another tokenizer while clients of other gateways embed texts."""
 
+from __future__ import annotations
+
 import contextlib
 import json
 import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import openai
 import pytest
 
-from tests.support.mesh.mesh import ask, free_port, until
+from tests.support.mesh.mesh import ask, free_port, running, until
 from tests.support.mesh.separate_services import ready, service
 from tests.support.models import text_models
 from tests.support.models.text_models import BareModel
@@ -18,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 FILES = ("1/model.onnx", "tokenizer.json")
 TEXTS = ["the cat", "rain rose", "dog"]
-RELOADS = 12
+RELOADS = 6
 
 
 def reorder_words(folder: Path) -> None:
@@ -38,10 +41,58 @@ def replace_files(source: Path, target: Path) -> None:
         copy.replace(target / name)
 
 
-def test_no_vector_is_of_one_tokenizer_and_another_model(tmp_path: Path) -> None:
-    sources = [text_models.export(tmp_path / f"source-{seed}" / "m", seed=seed) for seed in (1, 2)]
-    reorder_words(sources[1])
+def replace_link(source: Path, link: Path) -> None:
+    """Replace all files at once."""
+    new = link.with_name(".new")
+    new.symlink_to(source)
+    new.replace(link)
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> list[Path]:
+    """The folders of two models, whose tokenizers differ."""
+    made = [text_models.export(tmp_path / f"source-{seed}" / "m", seed=seed) for seed in (1, 2)]
+    reorder_words(made[1])
+    return made
+
+
+@contextlib.contextmanager
+def embedding(sources: list[Path], ports: Sequence[int]) -> Iterator[_Seen]:
+    """Clients, one at each port, that embed texts until the context ends, all of them rightly."""
     right = [np.array([BareModel(source).vector(text) for text in TEXTS]) for source in sources]
+    seen = _Seen(right)
+    end = threading.Event()
+    clients = [threading.Thread(target=seen.embed, args=(port, end)) for port in ports]
+    for client in clients:
+        client.start()
+    try:
+        yield seen
+    finally:
+        end.set()
+        for client in clients:
+            client.join()
+    assert not seen.problems, seen.problems[:5]
+
+
+def reload_often(sources: list[Path], ports: Sequence[int], reload: Callable[[Path], None]) -> None:
+    """Replace a model again and again. reload: gets the folder of the next one."""
+    with embedding(sources, ports) as seen:
+        for number in range(1, RELOADS + 1):
+            index = number % 2
+            reload(sources[index])
+            # All clients have used the new files before they are replaced.
+            since = seen.counts(index)
+            until(lambda: all(map(int.__gt__, seen.counts(index), since)), "new vectors")  # noqa: B023
+
+
+def load(address: str) -> None:
+    status, body = ask(address, "/v2/repository/models/m/load", "POST", b"{}")
+    assert status == 200, body
+
+
+def test_no_vector_is_of_one_tokenizer_and_another_model(
+    sources: list[Path], tmp_path: Path
+) -> None:
     model = text_models.export(tmp_path / "repository" / "m", seed=1)
     scheduler = f"127.0.0.1:{free_port()}"
     dial = f"--scheduler-address={scheduler}"
@@ -57,28 +108,33 @@ def test_no_vector_is_of_one_tokenizer_and_another_model(tmp_path: Path) -> None
             stack.enter_context(service("gateway", tmp_path / f"gateway-{port}", *flags))
         for port in ports:
             until(lambda port=port: ready(port, "m"), "the model")  # type: ignore[misc]
-        seen = _Seen(right)
-        end = threading.Event()
-        clients = [
-            threading.Thread(target=seen.embed, args=(port, end)) for port in (*ports, ports[1])
-        ]
-        for client in clients:
-            client.start()
-        try:
-            for number in range(1, RELOADS + 1):
-                index = number % 2
-                replace_files(sources[index], model)
-                address = f"127.0.0.1:{ports[0]}"
-                status, body = ask(address, "/v2/repository/models/m/load", "POST", b"{}")
-                assert status == 200, body
-                # All clients have used the new files before they are replaced.
-                since = seen.counts(index)
-                until(lambda: all(map(int.__gt__, seen.counts(index), since)), "new vectors")  # noqa: B023
-        finally:
-            end.set()
-            for client in clients:
-                client.join()
-    assert not seen.problems, seen.problems[:5]
+
+        def reload(source: Path) -> None:
+            replace_files(source, model)
+            load(f"127.0.0.1:{ports[0]}")
+
+        reload_often(sources, (*ports, ports[1]), reload)
+
+
+def test_reloads_by_one_of_two_schedulers(sources: list[Path], tmp_path: Path) -> None:
+    model = text_models.export(tmp_path / "repository" / "m", seed=1)
+    flags = ("--openai-api", "--schedulers=2", "--gateways=2", "--model-control-mode=explicit")
+    with running(model.parent, tmp_path / "log", *flags, "--load-model=m") as mesh:
+
+        def reload(source: Path) -> None:
+            replace_files(source, model)
+            load(mesh.http)
+
+        reload_often(sources, [mesh.http_port] * 3, reload)
+
+
+def test_reloads_of_a_model_that_was_loaded_on_demand(sources: list[Path], tmp_path: Path) -> None:
+    link = tmp_path / "repository" / "m"
+    link.parent.mkdir()
+    link.symlink_to(sources[0])
+    flags = ("--openai-api", "--lazy-loading", "--gateways=2", "--model-control-mode=poll")
+    with running(link.parent, tmp_path / "log", *flags, "--repository-poll-secs=1") as mesh:
+        reload_often(sources, [mesh.http_port] * 3, lambda source: replace_link(source, link))
 
 
 class _Seen:

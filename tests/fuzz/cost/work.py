@@ -155,7 +155,7 @@ def _control(data: bytes) -> None:
     for read in (
         lambda: repository._load_request(data, "m", ""),
         lambda: repository._wants_ready(data),
-        lambda: repository._asks_for_dependents(data),
+        lambda: repository._unload_request(data, "m", ""),
         lambda: trace_and_log._trace_request(data, "m"),
         lambda: trace_and_log._log_request(data),
         lambda: shared_memory._registration(data, "system", "r"),

@@ -6,8 +6,10 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
+import anthropic
 import pytest
 
 from nereid.core.errors import Unavailable
@@ -15,6 +17,8 @@ from nereid.core.tensors.byte_elements import join_bytes, split_bytes
 from nereid.core.wire.messages import ErrorStatus, InferRequest, InferResponse
 from nereid.pb import kserve_pb2, model_config_pb2
 from nereid.pb import nereid_pb2 as pb
+from nereid_gateway.guards.auth.api_key import make_key
+from tests.support.gateway.auth_config import key_entry
 from tests.support.gateway.gateway_http import At, ask, connect
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site
 from tests.support.waiting import until
@@ -43,9 +47,9 @@ def described(template: str = TEMPLATE, **generation: Any) -> pb.ModelTextRespon
 
 @asynccontextmanager
 async def site_of(
-    described_model: pb.ModelTextResponse | None = None,
+    described_model: pb.ModelTextResponse | None = None, **settings: Any
 ) -> AsyncIterator[GatewaySite]:
-    async with gateway_site(openai_api=True, decoder_processes=1) as site:
+    async with gateway_site(openai_api=True, decoder_processes=1, **settings) as site:
         site.scheduler.texts["hold"] = described_model or described()
         yield site
 
@@ -128,6 +132,8 @@ async def test_tokens_and_their_times_are_counted() -> None:
     )
     assert f"gen_ai_server_time_to_first_token_seconds_count{{{labels}}} 1" in page
     assert f"gen_ai_server_time_per_output_token_seconds_count{{{labels}}} 1" in page
+    # Bounds that OpenTelemetry's conventions recommend.
+    assert f'gen_ai_server_time_to_first_token_seconds_bucket{{{labels},le="7.5"}} 1' in page
     output = f'{labels},gen_ai_token_type="output"'
     assert f"gen_ai_client_token_usage_sum{{{output}}} 2" in page
 
@@ -266,3 +272,27 @@ async def test_a_call_of_a_tool_is_cut_out_of_a_stream() -> None:
     assert b"tool_call>" not in got
     assert b'"function":{"name":"f","arguments":"{}"}' in got
     assert b'"finish_reason":"tool_calls"' in got
+
+
+async def test_anthropics_client_sends_its_key_in_a_header_of_its_own(tmp_path: Path) -> None:
+    key = make_key()
+    config = tmp_path / "auth.toml"
+    config.write_text(key_entry("web", key, "inference"))
+    asked: Any = {
+        "model": "hold",
+        "max_tokens": 9,
+        "messages": [{"role": "user", "content": "hi"}],
+    }
+    async with site_of(auth_config=str(config)) as site:
+        url = f"http://{site.http}"
+        async with anthropic.AsyncAnthropic(base_url=url, api_key=key, max_retries=0) as client:
+            message = asyncio.ensure_future(client.messages.create(**asked))
+            say(site, await site.scheduler.next_held(), "hello", last=True)
+            (block,) = (await message).content
+        assert block.type == "text"
+        assert block.text == "hello"
+        async with anthropic.AsyncAnthropic(base_url=url, api_key="x", max_retries=0) as client:
+            with pytest.raises(anthropic.AuthenticationError) as refused:
+                await client.messages.create(**asked)
+    body: Any = refused.value.body
+    assert body["error"]["type"] == "authentication_error"

@@ -73,10 +73,40 @@ async def test_health(site: GatewaySite, channel: grpc.aio.Channel) -> None:
         return health_pb2.HealthCheckResponse.FromString(wire_response).status
 
     serving = health_pb2.HealthCheckResponse
-    for service in ("", "inference.GRPCInferenceService", "x"):
+    for service in ("", "inference.GRPCInferenceService"):
         assert await status(service) == serving.SERVING
     site.scheduler.ready = False
     assert await status("") == serving.NOT_SERVING
+    unknown = health_pb2.HealthCheckRequest(service="x").SerializeToString()
+    error = await failure(channel, "/grpc.health.v1.Health/Check", unknown)
+    assert error == ("NOT_FOUND", "unknown service 'x'")
+
+
+async def test_health_is_watched() -> None:
+    async with gateway_site() as site, grpc.aio.insecure_channel(site.grpc) as channel:
+        watch: Any = channel.unary_stream("/grpc.health.v1.Health/Watch")
+        serving = health_pb2.HealthCheckResponse
+
+        def watched(service: str) -> Any:
+            return watch(health_pb2.HealthCheckRequest(service=service).SerializeToString())
+
+        async def status(call: Any) -> Any:
+            return health_pb2.HealthCheckResponse.FromString(await call.read()).status
+
+        first, unknown = watched(""), watched("x")
+        assert await status(first) == serving.SERVING
+        assert await status(unknown) == serving.SERVICE_UNKNOWN
+        second = watched("inference.GRPCInferenceService")
+        assert await status(second) == serving.SERVING
+        for ready, expected in ((False, serving.NOT_SERVING), (True, serving.SERVING)):
+            site.scheduler.ready = ready
+            assert [await status(each) for each in (first, second)] == [expected, expected]
+        second.cancel()
+        with pytest.raises(grpc.aio.AioRpcError):
+            await watch(b"\xff").read()
+        await site.service.drain(5)
+        assert await status(first) == serving.NOT_SERVING
+        assert [await each.read() for each in (first, unknown)] == [grpc.aio.EOF, grpc.aio.EOF]
 
 
 @pytest.mark.parametrize("version", ["v1alpha", "v1"])

@@ -10,6 +10,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from nereid.core.errors import Unavailable
 from nereid.core.wire.messages import (
     ErrorStatus,
@@ -25,13 +27,19 @@ from nereid_gateway.extras.openai.endpoints.classification import (
     ModerationBody,
     PredictBody,
 )
+from nereid_gateway.extras.openai.endpoints.cohere_embeddings import CohereEmbedBody
 from nereid_gateway.extras.openai.endpoints.embeddings import (
     EmbedAllBody,
     EmbedBody,
     EmbeddingsBody,
     PoolingBody,
 )
-from nereid_gateway.extras.openai.endpoints.ranking import RerankBody, ScoreBody, SimilarityBody
+from nereid_gateway.extras.openai.endpoints.ranking import (
+    RankingBody,
+    RerankBody,
+    ScoreBody,
+    SimilarityBody,
+)
 from nereid_gateway.extras.openai.endpoints.tokens import (
     DecodeBody,
     DetokenizeBody,
@@ -50,9 +58,15 @@ CALLS: dict[str, tuple[type[Body], dict[str, Any]]] = {
     "/v1/embeddings": (EmbeddingsBody, {"model": "echo", "input": "cat"}),
     "/pooling": (PoolingBody, {"model": "echo", "input": "cat"}),
     "/embed": (EmbedBody, {"model": "echo", "inputs": "cat"}),
+    "/v2/embed": (CohereEmbedBody, {"model": "echo", "texts": ["cat"]}),
     "/embed_all": (EmbedAllBody, {"model": "echo", "inputs": "cat"}),
+    "/embed_sparse": (EmbedAllBody, {"model": "sparse", "inputs": "cat"}),
     "/v1/rerank": (RerankBody, {"model": "echo", "query": "cat", "documents": ["dog"]}),
     "/v2/rerank": (RerankBody, {"model": "echo", "query": "cat", "documents": ["dog"]}),
+    "/v1/ranking": (
+        RankingBody,
+        {"model": "echo", "query": {"text": "cat"}, "passages": [{"text": "dog"}]},
+    ),
     "/score": (ScoreBody, {"model": "echo", "text_1": "cat", "text_2": "cat"}),
     "/similarity": (
         SimilarityBody,
@@ -65,7 +79,7 @@ CALLS: dict[str, tuple[type[Body], dict[str, Any]]] = {
     "/detokenize": (DetokenizeBody, {"model": "echo", "tokens": [5]}),
     "/decode": (DecodeBody, {"model": "echo", "ids": [5]}),
 }
-TEI_ROUTES = {"/embed", "/embed_all", "/predict", "/similarity", "/decode"}
+TEI_ROUTES = {"/embed", "/embed_all", "/embed_sparse", "/predict", "/similarity", "/decode"}
 WRONG_VALUES: tuple[Any, ...] = (
     *(None, True, -1, 0, 1 << 31, 1 << 70, 1e308, "", "x", "\0", "\ud800", "m" * 5000),
     *([], {}, [[]], [None], [True], [1.5], ["a", 1], [1, [1]], [-1], [1 << 70], [[1 << 40]]),
@@ -284,11 +298,66 @@ async def test_errors_have_the_form_of_their_api() -> None:
         openai = await ask(site, "POST", "/openai/v1/embeddings", b"{}")
         tei = await ask(site, "POST", "/embed", b"{}")
         cohere = await ask(site, "POST", "/v2/rerank", b"{}")
+        absolute = await ask(site, "POST", "http://x/v2/rerank?a=b", b"{}")
         kserve = await ask(site, "GET", "/v2/models/none")
     assert json.loads(openai.body)["error"]["param"] == "model"
     assert json.loads(tei.body)["error_type"] == "Validation"
-    assert json.loads(cohere.body).keys() == {"message"}
+    assert json.loads(cohere.body).keys() == json.loads(absolute.body).keys() == {"message"}
     assert isinstance(json.loads(kserve.body)["error"], str)
+
+
+async def test_fields_without_effect_are_refused() -> None:
+    messages = [{"role": "user", "content": "cat"}]
+    async with text_site() as site:
+        for path, fields, parameter in (
+            ("/v1/embeddings", {"input": "a", "add_generation_prompt": True}, None),
+            ("/v1/embeddings", {"input": "a", "chat_template_kwargs": {"b": 1}}, None),
+            ("/v1/embeddings", {"messages": messages, "input_type": "query"}, None),
+            ("/v1/embeddings", {"input": "a", "embed_dtype": "float16"}, None),
+            ("/pooling", {"input": "a", "endianness": "big"}, None),
+            ("/v1/embeddings", {"input": "a", "messages": messages}, "messages"),
+            ("/tokenize", {"prompt": "a", "tools": [{"type": "function"}]}, None),
+            ("/tokenize", {"prompt": "a", "messages": messages}, "messages"),
+            ("/tokenize", {"prompt": "a", "prompt_name": "query"}, None),
+            ("/tokenize", {"inputs": "a", "return_token_strs": True}, None),
+        ):
+            content = json.dumps({"model": "echo", **fields}).encode()
+            response = await ask(site, "POST", path, content)
+            assert response.status == 400, fields
+            expected = parameter or [*fields][-1]
+            assert json.loads(response.body)["error"]["param"] == expected
+
+
+async def test_the_only_model_needs_no_name() -> None:
+    async with gateway_site(openai_api=True) as site:
+        site.scheduler.texts["echo"] = described("echo")
+        embedded = await ask(site, "POST", "/v1/embeddings", b'{"input": "cat"}')
+        as_tei = await ask(site, "POST", "/embed", b'{"inputs": "cat"}')
+        as_cohere = await ask(site, "POST", "/v2/embed", b'{"texts": ["cat"]}')
+        info = json.loads((await ask(site, "GET", "/info")).body)
+    vector = json.loads(embedded.body)["data"][0]["embedding"]
+    assert json.loads(embedded.body)["model"] == "echo"
+    assert len(json.loads(as_tei.body)[0]) == len(vector)
+    assert json.loads(as_cohere.body)["embeddings"]["float"] == [vector]
+    assert info["model_type"] == {"embedding": {"pooling": "none"}}
+    assert info["model_id"] == info["served_model_name"] == "echo"
+    limits = {name: info[name] for name in info if name.startswith("max_")}
+    assert limits == {
+        "max_input_length": 1024,
+        "max_concurrent_requests": 256,
+        "max_batch_tokens": 8192,
+        "max_batch_requests": 8,
+        "max_client_batch_size": 2048,
+    }
+    assert (info["auto_truncate"], info["tokenization_workers"] > 0) == (False, True)
+
+
+async def test_health_follows_the_mesh() -> None:
+    async with text_site() as site:
+        assert (await ask(site, "GET", "/health")).status == 200
+        site.scheduler.ready = False
+        response = await ask(site, "GET", "/health")
+    assert (response.status, json.loads(response.body)["error_type"]) == (503, "Unhealthy")
 
 
 async def test_a_body_that_is_too_large_is_refused_in_the_form_of_its_api() -> None:
@@ -297,9 +366,9 @@ async def test_a_body_that_is_too_large_is_refused_in_the_form_of_its_api() -> N
         openai = await ask(site, "POST", "/v1/embeddings", large)
         tei = await ask(site, "POST", "/embed", large)
         kserve = await ask(site, "POST", "/v2/models/echo/infer", large)
-    assert {openai.status, tei.status, kserve.status} == {400}
+    assert (openai.status, tei.status, kserve.status) == (413, 413, 400)
     error = json.loads(openai.body)["error"]
-    assert error["type"] == "invalid_request_error"
+    assert (error["type"], error["code"]) == ("invalid_request_error", "content_too_large")
     assert "1000" in error["message"]
     assert json.loads(tei.body)["error_type"] == "Validation"
     assert isinstance(json.loads(kserve.body)["error"], str)
@@ -313,7 +382,7 @@ async def test_large_responses_are_compressed_for_those_who_accept_it() -> None:
         packed = await ask(site, "POST", "/v1/embeddings", body("echo", texts), **accepted)
         small = await ask(site, "POST", "/v1/embeddings", body("echo", "cat"), **accepted)
     assert b"Content-Encoding: gzip" in packed.head
-    assert json.loads(gzip.decompress(packed.body)) == json.loads(plain.body)
+    assert json.loads(gzip.decompress(packed.body))["data"] == json.loads(plain.body)["data"]
     assert b"Content-Encoding" not in plain.head + small.head
 
 
@@ -372,6 +441,50 @@ async def test_limits_and_restrictions_have_openais_form(tmp_path: Path) -> None
     assert b"Retry-After: " in second.head
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("inference,metadata:admin-key=secret",),
+        ("metadata:admin-key=secret", "inference:other-key=hidden"),
+    ],
+)
+async def test_restricted_apis_need_their_header(flags: tuple[str, ...]) -> None:
+    right = {"admin-key": "secret", "other-key": "hidden"}
+    async with text_site(http_restricted_api=flags) as site:
+        for headers, permitted in (
+            (right, True),
+            ({}, False),
+            (dict.fromkeys(right, "wrong"), False),
+            ({"wrong-key": "secret"}, False),
+            ({"admin-key": "hidden", "other-key": "secret"}, False),
+        ):
+            calls = (
+                await ask(site, "GET", "/v1/models", b"", **headers),
+                await ask(site, "GET", "/v1/models/echo", b"", **headers),
+                await ask(site, "POST", "/v1/embeddings", body("echo", "cat"), **headers),
+            )
+            assert {call.status for call in calls} == {200 if permitted else 403}
+        assert (await ask(site, "GET", "/v2/health/live")).status == 200
+
+
+async def test_documents_whose_scores_round_to_one_are_ranked_by_their_logits() -> None:
+    words = ["cat", "dog", "rain"]
+    plain = text_models.tokenizer()
+    plain.post_processor = None
+    by_id = sorted(range(len(words)), key=lambda index: -plain.encode(words[index]).ids[0])
+    assert by_id != [0, 1, 2]
+    async with text_site() as site:
+        # The last token's id is the logit.
+        description = described("echo", task="rank")
+        description.files["tokenizer.json"] = plain.to_str().encode()
+        site.scheduler.texts["echo"] = description
+        asked = {"model": "echo", "query": "cat", "documents": words}
+        response = await ask(site, "POST", "/v1/rerank", json.dumps(asked).encode())
+    results = json.loads(response.body)["results"]
+    assert {result["relevance_score"] for result in results} == {1.0}
+    assert [result["index"] for result in results] == by_id
+
+
 async def test_a_query_counts_for_each_of_its_documents() -> None:
     asked = {"model": "echo", "query": "cat " * 16_384, "documents": ["dog"] * 1024}
     async with text_site() as site:
@@ -400,7 +513,7 @@ def is_error(path: str, document: dict[str, Any]) -> bool:
         # TEI's bodies are known by their fields on routes that it shares with other APIs.
         own = path in TEI_ROUTES or "rerank" in path or path == "/tokenize"
         return own and document.keys() == {"error", "error_type"}
-    if path == "/v2/rerank":
+    if path in {"/v2/embed", "/v2/rerank"}:
         return document.keys() == {"message"}
     error: dict[str, Any] = document["error"]
     return error.keys() == {"message", "type", "param", "code"}
@@ -408,10 +521,11 @@ def is_error(path: str, document: dict[str, Any]) -> bool:
 
 async def test_values_of_any_kind_are_served_or_refused_in_the_apis_form() -> None:
     async with text_site() as site:
+        site.scheduler.texts["sparse"] = described("sparse", task="embed_sparse")
         for path, content in bodies_with_wrong_values():
             response = await ask(site, "POST", path, content)
             found = path, content[:200], response.status, response.body[:300]
-            assert response.status in {200, 400, 404}, found
+            assert response.status in {200, 400, 404, 422}, found
             if response.status != 200:
                 assert is_error(path, json.loads(response.body)), found
         # It goes on.

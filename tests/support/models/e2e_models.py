@@ -144,6 +144,24 @@ def save_scaler(root: Path, name: str, factor: int, config: str, version: int = 
     _save(root, name, _scaler(factor), config, version)
 
 
+def save_sign(root: Path, name: str, config: str) -> None:
+    """POSITIVE = INPUT0[0] > 0, of FP32 [8]; BOOL [1]."""
+    graph = helper.make_graph(
+        [
+            helper.make_node("Gather", ["INPUT0", "first"], ["value"], axis=1),
+            helper.make_node("Greater", ["value", "zero"], ["POSITIVE"]),
+        ],
+        "sign",
+        [helper.make_tensor_value_info("INPUT0", TensorProto.FLOAT, ["batch", 8])],
+        [helper.make_tensor_value_info("POSITIVE", TensorProto.BOOL, ["batch", 1])],
+        [
+            numpy_helper.from_array(np.array([0], np.int64), "first"),
+            numpy_helper.from_array(np.array(0, np.float32), "zero"),
+        ],
+    )
+    _save(root, name, graph, config)
+
+
 def save_heavy(root: Path, name: str, size_bytes: int) -> None:
     """OUTPUT0 = the INPUT0-th of very many numbers, FP32 [1]; one instance."""
     weights = numpy_helper.from_array(np.ones(size_bytes // 4, np.float32), "weights")

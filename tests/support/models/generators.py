@@ -19,6 +19,8 @@ TEMPLATE = (
 )
 END = "<eos>"
 _STRING = "data_type: TYPE_STRING dims: [ 1 ]"
+_SQUARE_STRING = "data_type: TYPE_STRING dims: [ 1, 1 ]"
+_SQUARE_BOOL = "data_type: TYPE_BOOL dims: [ 1, 1 ]"
 
 # It says again what the last message of the user said, character by character. JSON with the key
 # "say" gives the text, "parts" its parts, "pause_s" the time between them, "fail_after" a number of
@@ -93,13 +95,17 @@ class TritonPythonModel:
     def tensors(self, inputs, part):
         if "input_ids" in inputs:
             return [pb_utils.Tensor("output_ids", np.array(part, np.int32))]
+        outputs = {output["name"]: output for output in self.config["output"]}
         name = self.config["output"][0]["name"]
         value = part.encode() if isinstance(part, str) else bytes(part)
-        tensors = [pb_utils.Tensor(name, np.array([value], np.object_))]
-        if inputs.get("return_num_output_tokens"):
-            tensors.append(pb_utils.Tensor("num_output_tokens", np.array([1], np.uint32)))
-        if inputs.get("return_num_input_tokens"):
-            tensors.append(pb_utils.Tensor("num_input_tokens", np.array([77], np.uint32)))
+        shape = [1] * len(outputs[name]["dims"])
+        tensors = [pb_utils.Tensor(name, np.array([value], np.object_).reshape(shape))]
+        for count, number in (("output", 1), ("input", 77)):
+            if inputs.get(f"return_num_{count}_tokens"):
+                output = outputs[f"num_{count}_tokens"]
+                dtype = output["data_type"].removeprefix("TYPE_").lower()
+                value = np.full([1] * len(output["dims"]), number, dtype)
+                tensors.append(pb_utils.Tensor(output["name"], value))
         if inputs.get("return_logprobs"):
             value = json.dumps([{"5": {"logprob": -0.5, "rank": 1, "decoded_token": part}}])
             tensors.append(pb_utils.Tensor("logprobs", np.array([value.encode()], np.object_)))
@@ -131,6 +137,29 @@ CONFIGS = {
           {{ name: "random_seed" data_type: TYPE_UINT64 dims: [ 1 ] optional: true }},
           {{ name: "stream" data_type: TYPE_BOOL dims: [ 1 ] optional: true }} ]
         output [ {{ name: "text_output" data_type: TYPE_STRING dims: [ -1 ] }} ]""",
+    # The mock models of the tests of Triton's OpenAI front end.
+    "mock_llm": """
+        input [ { name: "text_input" data_type: TYPE_STRING dims: [ 1, 1 ] },
+          { name: "stream" data_type: TYPE_BOOL dims: [ 1, 1 ] },
+          { name: "return_logprobs" data_type: TYPE_BOOL dims: [ 1, 1 ] optional: true } ]
+        output [ { name: "text_output" data_type: TYPE_STRING dims: [ 1, -1 ] } ]""",
+    "tool_stream_py": f"""
+        input [ {{ name: "text_input" {_SQUARE_STRING} }},
+          {{ name: "stream" {_SQUARE_BOOL} }},
+          {{ name: "max_tokens" data_type: TYPE_INT32 dims: [ 1, 1 ] optional: true }},
+          {{ name: "return_num_input_tokens" {_SQUARE_BOOL} optional: true }},
+          {{ name: "return_num_output_tokens" {_SQUARE_BOOL} optional: true }},
+          {{ name: "stop_words" data_type: TYPE_STRING dims: [ 1, -1 ] optional: true }},
+          {{ name: "temperature" data_type: TYPE_FP32 dims: [ 1, 1 ] optional: true }},
+          {{ name: "top_p" data_type: TYPE_FP32 dims: [ 1, 1 ] optional: true }},
+          {{ name: "frequency_penalty" data_type: TYPE_FP32 dims: [ 1, 1 ] optional: true }},
+          {{ name: "presence_penalty" data_type: TYPE_FP32 dims: [ 1, 1 ] optional: true }},
+          {{ name: "seed" data_type: TYPE_UINT64 dims: [ 1, 1 ] optional: true }},
+          {{ name: "guided_decoding_guide_type" {_SQUARE_STRING} optional: true }},
+          {{ name: "guided_decoding_guide" {_SQUARE_STRING} optional: true }} ]
+        output [ {{ name: "text_output" data_type: TYPE_STRING dims: [ 1, -1 ] }},
+          {{ name: "num_input_tokens" data_type: TYPE_INT32 dims: [ 1, 1 ] }},
+          {{ name: "num_output_tokens" data_type: TYPE_INT32 dims: [ 1, 1 ] }} ]""",
     # Names of its own.
     "own": f"""
         input [ {{ name: "TEXT" {_STRING} }} ]
@@ -168,13 +197,17 @@ def python_generator(
     with_tokenizer: bool = True,
     **text: Any,
 ) -> Path:
-    """Write a generator's folder. kind: a key of CONFIGS. text: members of text.json."""
+    """Write a generator's folder. kind: a key of CONFIGS. text: members of text.json.
+
+    template: that of chats; without one, the folder has no files of texts.
+    """
     (folder / "1").mkdir(parents=True)
     (folder / "1" / "model.py").write_text(_MODEL)
     transactions = "model_transaction_policy { decoupled: true }" if decoupled else ""
     config = f'backend: "python"\nmax_batch_size: 0\n{transactions}\n{CONFIGS[kind]}\n'
     (folder / "config.pbtxt").write_text(config)
-    _write_texts(folder, template, with_tokenizer, text)
+    if template:
+        _write_texts(folder, template, with_tokenizer, text)
     return folder
 
 

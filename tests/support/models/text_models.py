@@ -39,7 +39,15 @@ def tokenizer() -> Tokenizer:
 
 
 def _graph(
-    *, labels: int, floats: str, ints: str, with_types: bool, batch: bool, seed: int
+    *,
+    labels: int,
+    splade: bool,
+    floats: str,
+    ints: str,
+    with_types: bool,
+    with_positions: bool,
+    batch: bool,
+    seed: int,
 ) -> onnx.ModelProto:
     random = np.random.default_rng(seed)
     count = tokenizer().get_vocab_size()
@@ -61,6 +69,11 @@ def _graph(
         nodes.append(helper.make_node("Gather", ["kinds", "token_type_ids"], ["kind"]))
         nodes.append(helper.make_node("Add", [hidden, "kind"], ["typed"]))
         hidden = "typed"
+    if with_positions:
+        weights.append(weight("places", MAX_TOKENS, SIZE))
+        nodes.append(helper.make_node("Gather", ["places", "position_ids"], ["place"]))
+        nodes.append(helper.make_node("Add", [hidden, "place"], ["placed"]))
+        hidden = "placed"
     # Each token sees the mean of all, so that a wrong mask changes every vector.
     nodes += [
         helper.make_node("Mul", [hidden, "mask"], ["masked"]),
@@ -82,8 +95,12 @@ def _graph(
             helper.make_node("MatMul", ["kept_sums", "head"], ["scores"]),
         ]
         name, source, dims = "logits", "scores", [*lead, labels]
+    if splade:
+        weights.append(weight("head", SIZE, count))
+        nodes.append(helper.make_node("MatMul", ["hidden", "head"], ["scores"]))
+        name, source, dims = "logits", "scores", [*lead, "tokens", count]
     nodes.append(helper.make_node("Cast", [source], [name], to=_FLOAT[floats]))
-    inputs = INPUTS if with_types else INPUTS[:2]
+    inputs = [*(INPUTS if with_types else INPUTS[:2]), *(["position_ids"] * with_positions)]
     graph = helper.make_graph(
         nodes,
         "text",
@@ -98,9 +115,12 @@ def export(
     folder: Path,
     *,
     labels: tuple[str, ...] = (),
+    splade: bool = False,
+    template: str = "",
     floats: str = "FP32",
     ints: str = "INT64",
     with_types: bool = True,
+    with_positions: bool = False,
     batch: bool = True,
     seed: int = 1,
     config: str = "",
@@ -109,16 +129,19 @@ def export(
 ) -> Path:
     """Write a model's folder: an encoder, or a classifier with these labels.
 
-    batch: whether its tensors have a dimension for batches. config: config.pbtxt, if there is to be
-    one. flat: without a folder for the version, as a hub has it. text: text.json, likewise.
+    splade: whether it gives logits of the vocabulary for each token. template: of chats. batch:
+    whether its tensors have a dimension for batches. config: config.pbtxt, if there is to be one.
+    flat: without a folder for the version, as a hub has it. text: text.json, likewise.
     """
     version = folder if flat else folder / "1"
     version.mkdir(parents=True, exist_ok=True)
     graph = _graph(
         labels=len(labels),
+        splade=splade,
         floats=floats,
         ints=ints,
         with_types=with_types,
+        with_positions=with_positions,
         batch=batch,
         seed=seed,
     )
@@ -132,6 +155,11 @@ def export(
     if labels:
         described["id2label"] = {str(index): label for index, label in enumerate(labels)}
     (folder / "config.json").write_text(json.dumps(described))
+    if splade:
+        modules = [{"type": f"sentence_transformers.{name}"} for name in ("MLM", "SpladePooling")]
+        (folder / "modules.json").write_text(json.dumps(modules))
+    if template:
+        (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
     if config:
         (folder / "config.pbtxt").write_text(config)
     if text:
@@ -153,6 +181,7 @@ class BareModel:
         tensors = dict(
             zip(INPUTS, (encoding.ids, encoding.attention_mask, encoding.type_ids), strict=True)
         )
+        tensors["position_ids"] = [*range(len(encoding.ids))]
         feeds = {}
         for tensor in self._session.get_inputs():
             dtype = np.int32 if tensor.type == "tensor(int32)" else np.int64

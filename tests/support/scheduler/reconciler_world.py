@@ -112,7 +112,12 @@ class FakeRepositories:
     def plain_name(self, name: str) -> str:
         return name
 
-    def require(self, name: str, override: Override | None = None) -> FoundModel:
+    def require(
+        self,
+        name: str,
+        override: Override | None = None,
+        versions: tuple[int, ...] | None = None,
+    ) -> FoundModel:
         model = self.models.get(name, FoundModel(name, error=Internal("no such model")))
         if isinstance(model, Exception):
             raise model
@@ -161,7 +166,14 @@ class FakeRecords:
     async def record_request(self, name: str) -> None:
         self.written.append(("requested", name))
 
-    async def record_load(self, name: str, override: Override | None, *, by_name: bool) -> None:
+    async def record_load(
+        self,
+        name: str,
+        override: Override | None,
+        *,
+        by_name: bool,
+        versions: tuple[int, ...] | None = None,
+    ) -> None:
         directory = None if override is None else override.directory
         self.written.append(("loaded", name, directory, by_name))
 

@@ -101,10 +101,16 @@ class World:
         return getattr(module, f"{method}Response").FromString(reply)
 
     async def load(
-        self, name: str = "doubler", config: object = None, files: dict[str, bytes] | None = None
+        self,
+        name: str = "doubler",
+        config: object = None,
+        files: dict[str, bytes] | None = None,
+        version: str = "",
     ) -> None:
         """config: to be written as JSON, or a text."""
         asked = kserve_pb2.RepositoryModelLoadRequest(model_name=name)
+        if version:
+            asked.parameters["version"].string_param = version
         if config is not None:
             text = config if isinstance(config, str) else json.dumps(config)
             asked.parameters["config"].string_param = text
@@ -112,8 +118,12 @@ class World:
             asked.parameters[f"file:{path}"].bytes_param = content
         await self.control("RepositoryModelLoad", asked)
 
-    async def unload(self, name: str = "doubler", *, dependents: bool = False) -> None:
+    async def unload(
+        self, name: str = "doubler", version: str = "", *, dependents: bool = False
+    ) -> None:
         asked = kserve_pb2.RepositoryModelUnloadRequest(model_name=name)
+        if version:
+            asked.parameters["version"].string_param = version
         asked.parameters["unload_dependents"].bool_param = dependents
         await self.control("RepositoryModelUnload", asked)
 
@@ -139,6 +149,12 @@ class World:
     async def index(self) -> dict[str, tuple[str, str]]:
         reply: kserve_pb2.RepositoryIndexResponse = await self.control("RepositoryIndex")
         return {entry.name: (entry.state, entry.reason) for entry in reply.models}
+
+    async def ready_versions(self, name: str = "doubler") -> list[str]:
+        reply: kserve_pb2.RepositoryIndexResponse = await self.control("RepositoryIndex")
+        return [
+            entry.version for entry in reply.models if entry.name == name and entry.state == "READY"
+        ]
 
     async def until_index(self, condition: Callable[[dict[str, tuple[str, str]]], object]) -> None:
         """Until the index is as wanted. Poll: nothing reports a change of state."""

@@ -65,11 +65,12 @@ class SequenceSite:
         flags: str = "",
         *,
         size: int = 1,
+        shape: str = "",
         deadline_ns: int | None = None,
         **fields: Any,
     ) -> Entry:
         """A request of this sequence, or of none; s and e are START and END."""
-        entry = entry_of(size)
+        entry = entry_of(size, key=shape)
         entry.deadline_ns = deadline_ns
         for name, value in fields.items():
             setattr(entry.request, name, value)

@@ -78,6 +78,7 @@ METHODS: Final = (
     Method("ServerReady", "health", "GrpcFront.server_ready", is_probe=True),
     Method("ServerMetadata", "metadata", "GrpcFront.server_metadata", at_once=True),
     Method("Check", "health", "Health.check", service=HEALTH_SERVICE, is_probe=True),
+    Method("Watch", "health", "Health.watch", MethodKind.STREAM, service=HEALTH_SERVICE),
     Method("ModelReady", "health", model_field="name", is_probe=True),
     Method("ModelMetadata", "metadata", model_field="name"),
     Method("ModelConfig", "model-config", model_field="name"),

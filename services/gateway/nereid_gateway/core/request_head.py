@@ -116,8 +116,7 @@ def build(
         names.append(name)
         if datatype == BYTES and all(size >= 0 for size in shape):
             strings.append(StringInput(index, name, model, bounded_count(shape)))
-    # As on Triton, an output that is named twice is returned once.
-    for name in dict.fromkeys(outputs):
+    for name in outputs:
         output = message.outputs.add(name=name)
         if classes.get(name):
             output.parameters[CLASSIFICATION].int64_param = classes[name]

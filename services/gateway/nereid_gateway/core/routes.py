@@ -65,6 +65,7 @@ class Route(NamedTuple):
 
 _GET: Final = (b"GET",)
 _POST: Final = (b"POST",)
+_DELETE: Final = (b"DELETE",)
 _MANAGED: Final = (HTTP, SAGEMAKER, VERTEX_AI)
 _REDIRECTED: Final = (HTTP, VERTEX_AI)
 _OWN: Final = (HTTP,)
@@ -208,6 +209,24 @@ ENDPOINTS: Final = (
         survives_disconnect=True,
     ),
     Endpoint(
+        "TrafficEndpoints.traffic",
+        ("/v2/repository/models/{model}/traffic",),
+        _GET + _POST + _DELETE,
+        "model-repository",
+        _OWN,
+        is_control=True,
+        survives_disconnect=True,
+    ),
+    Endpoint(
+        "TrafficEndpoints.rollout",
+        ("/v2/repository/models/{model}/rollout",),
+        _GET + _POST,
+        "model-repository",
+        _OWN,
+        is_control=True,
+        survives_disconnect=True,
+    ),
+    Endpoint(
         "SharedMemoryEndpoints.status",
         ("/v2/{memory_kind}sharedmemory[/region/{region}]/status",),
         _GET,
@@ -259,11 +278,15 @@ ENDPOINTS: Final = (
         _OWN,
     ),
     Endpoint("OpenAiModels.info", ("/info",), _GET, "metadata", _OWN),
+    Endpoint("OpenAiModels.health", ("/health",), _GET, "health", _OWN, is_probe=True),
     _text_endpoint("OpenAiEmbeddings.create", "/v1/embeddings"),
     _text_endpoint("OpenAiEmbeddings.pool", "/v1/pooling", "/pooling"),
     _text_endpoint("OpenAiEmbeddings.embed", "/embed"),
     _text_endpoint("OpenAiEmbeddings.embed_all", "/embed_all"),
+    _text_endpoint("OpenAiEmbeddings.embed_sparse", "/embed_sparse"),
+    _text_endpoint("OpenAiCohereEmbeddings.create", "/v2/embed"),
     _text_endpoint("OpenAiRanking.rerank", "/v1/rerank", "/v2/rerank", "/rerank"),
+    _text_endpoint("OpenAiRanking.ranking", "/v1/ranking"),
     _text_endpoint("OpenAiRanking.score", "/v1/score", "/score"),
     _text_endpoint("OpenAiRanking.similarity", "/similarity"),
     _text_endpoint("OpenAiClassification.classify", "/v1/classify", "/classify"),
@@ -278,6 +301,7 @@ ENDPOINTS: Final = (
     _text_endpoint("OpenAiChat.create", "/v1/chat/completions"),
     _text_endpoint("OpenAiResponses.create", "/v1/responses"),
     _text_endpoint("OpenAiMessages.create", "/v1/messages"),
+    _text_endpoint("OpenAiAudio.transcribe", "/v1/audio/transcriptions"),
     _text_endpoint("OpenAiMessages.count_tokens", "/v1/messages/count_tokens"),
 )
 

@@ -94,8 +94,8 @@ class ContentCoder:
         if inflation.inflated_bytes <= limit_bytes:
             return "decompressed request is too large for its compressed size"
         return (
-            f"decompressed request size exceeds the maximum allowed input size of {limit_bytes}"
-            " bytes. Use --http-max-input-size to increase the limit."
+            f"Decompressed data size exceeds the maximum allowed value of {limit_bytes} bytes. Use"
+            " --http-max-input-size to increase the limit."
         )
 
 

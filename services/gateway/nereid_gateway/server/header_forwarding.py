@@ -21,8 +21,14 @@ if TYPE_CHECKING:
 
     Text = str | bytes
 
-# Triton gives parameters with these names a meaning, so such headers are not forwarded.
-_OWN: Final = frozenset({"sequence_id", "sequence_start", "sequence_end"})
+# Triton gives parameters with these names a meaning.
+_RESERVED: Final = frozenset(
+    {
+        *("sequence_id", "sequence_start", "sequence_end", "priority", "timeout"),
+        *("headers", "binary_data_output"),
+    }
+)
+_RESERVED_PREFIX: Final = "triton_"
 _STREAM: Final = "triton_grpc_error"
 _CACHED_NAMES: Final = 1024
 
@@ -77,7 +83,8 @@ class HeaderForwarding:
         if not matching:
             return
         for name in matching:
-            if name.startswith("triton_") and request.error_status is None:
+            reserved = name in _RESERVED or name.startswith(_RESERVED_PREFIX)
+            if reserved and request.error_status is None:
                 request.error_status = error_status_of(
                     InvalidArgument(
                         f"Header '{name}' is reserved for Triton usage and cannot be forwarded."
@@ -95,7 +102,7 @@ class HeaderForwarding:
 
     def _matches(self, name: Text) -> bool:
         text = _text(name)
-        excluded = text in _OWN or text == _STREAM or text.lower() in self._without
+        excluded = text == _STREAM or text.lower() in self._without
         matches = not excluded and bool(self._pattern.search(text))
         return self._matching.remember(name, matches)
 

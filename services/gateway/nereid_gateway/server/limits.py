@@ -5,12 +5,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from nereid.rpc.net.limits.stall_detection import NO_UPLOAD_LIMITS, UploadLimits
 
 # Bytes of a chunk's size line and both line ends, with the number of digits that clients usually
 # write.
 _CHUNK_FRAMING_BYTES = 20
+# Status of a call whose body is too large, if its errors have a form of their own.
+CONTENT_TOO_LARGE: Final = 413
 
 
 class RequestRejected(Exception):
@@ -66,7 +69,7 @@ class HttpLimits:
         """Reject a body that is too large."""
         if size > self.max_body_bytes:
             message = self.body_too_large.format(size=size, limit=self.max_body_bytes)
-            raise RequestRejected(400, message)
+            raise RequestRejected(CONTENT_TOO_LARGE, message)
 
     def check_framing(self, size: int, chunks: int) -> None:
         """Reject a body with too much framing: chunk extensions and trailers. size: bytes."""

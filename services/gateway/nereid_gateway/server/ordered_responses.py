@@ -14,7 +14,7 @@ from nereid.core.errors import INTERNAL_MESSAGE
 from nereid.rpc.net.limits.budget import OverBudgetError
 from nereid.rpc.writes.direct_writes import write_at_once
 from nereid_gateway.server.call import JOIN_BYTES, HttpCall
-from nereid_gateway.server.limits import RequestRejected
+from nereid_gateway.server.limits import CONTENT_TOO_LARGE, RequestRejected
 
 if TYPE_CHECKING:
     import asyncio
@@ -122,6 +122,9 @@ class OrderedResponses:
         call.keep_alive = False
         if self._set_error_form is not None:
             self._set_error_form(call)
+        if status == CONTENT_TOO_LARGE and call.encode_error is None:
+            # Triton's status for it.
+            status = 400
         (self._queued or self.in_flight).append(call)
         call.fail(status, message, extra=extra)
 

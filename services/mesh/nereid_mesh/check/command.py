@@ -34,6 +34,7 @@ from nereid_mesh.check.model_reader import NOT_RUN, ModelReader
 from nereid_mesh.check.rehearsal import RehearsalRules, rehearse
 from nereid_mesh.check.report import json_report, text_report
 from nereid_mesh.check.texts import text_findings
+from nereid_scheduler.control.repository.config_files import ConfigFiles
 from nereid_scheduler.control.repository.model_folder import LocalFolder, find_export
 from nereid_scheduler.control.repository.repositories import Repositories
 from nereid_scheduler.core.models.dependencies import plain_name
@@ -56,7 +57,9 @@ _SHARED: Final = frozenset(
         "backend_config",
         "backends",
         "disable_auto_complete_config",
+        "model_config_env",
         "model_config_name",
+        "model_config_profile",
         "model_namespacing",
     }
 )
@@ -94,12 +97,16 @@ def main(argv: Sequence[str]) -> int:
     reader = ModelReader(
         BackendRegistry(directory), given.assume_backend, run_code=given.run_models
     )
-    repositories = Repositories(paths, settings.model_config_name, settings.model_namespacing)
+    config_files = ConfigFiles(
+        settings.model_config_name, settings.model_config_profile, settings.config_variables()
+    )
+    repositories = Repositories(paths, config_files, settings.model_namespacing)
     # The scheduler would log the texts of the findings again.
     logging.disable(logging.NOTSET if given.verbose else logging.CRITICAL)
     try:
         models = asyncio.run(rehearse(repositories, reader, rules, given.model))
         of_repositories = [finding for path in paths for finding in repository_findings(Path(path))]
+        of_repositories += _unused_profile(models, config_files)
         for model in models:
             _add_findings(model, repositories, reader)
         fail_with_steps(models)
@@ -116,6 +123,16 @@ def main(argv: Sequence[str]) -> int:
     else:
         print_lines(text_report(models, of_repositories).split("\n"))
     return 1 if problems else 0
+
+
+def _unused_profile(models: Iterable[CheckedModel], config_files: ConfigFiles) -> list[Finding]:
+    overlay = config_files.overlay
+    used = any(
+        source.startswith(f"{overlay}:") for model in models for source in model.sources.values()
+    )
+    if used or not overlay:
+        return []
+    return [Finding(Severity.WARNING, "no-overlay", f"no model's directory has '{overlay}'")]
 
 
 def _add_findings(model: CheckedModel, repositories: Repositories, reader: ModelReader) -> None:

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 # Folder names such as v1, version-1 and 01 are no versions, but are probably meant to be.
 _NEARLY_VERSION: Final = re.compile(r"(?:v|ver|version)?[-_.]?0*(\d+)", re.IGNORECASE)
-_FILE_NAMES: Final = {known.backend: known.filename for known in KNOWN_BACKENDS}
+# By backend: the first of several.
+_FILE_NAMES: Final = {known.backend: known.filename for known in reversed(KNOWN_BACKENDS)}
 _ALL_FILE_NAMES: Final = frozenset(known.filename for known in KNOWN_BACKENDS)
 _PLATFORMS: Final = (*(known.platform for known in KNOWN_BACKENDS), ENSEMBLE_PLATFORM)
 _OF_THE_WORKER: Final = frozenset({"c_python_backend_utils", "triton_python_backend_utils"})
@@ -211,6 +212,14 @@ def _backend_name(config: ModelConfig, offered: Collection[str]) -> Iterator[Fin
             )
 
 
+def _file_name_hint(name: str, config: ModelConfig | None) -> str:
+    if config is not None and name != _FILE_NAMES.get(config.backend):
+        for known in KNOWN_BACKENDS:
+            if (known.backend, known.filename) == (config.backend, name):
+                return f'set platform: "{known.platform}"'
+    return f'rename it, or set default_model_filename: "{name}"'
+
+
 def version_findings(
     version: Path, config: ModelConfig | None, *, is_completed: bool
 ) -> Iterator[Finding]:
@@ -250,7 +259,7 @@ def version_findings(
             Severity.WARNING,
             "model-file-name",
             f"version {version.name} has '{near[0]}' where '{wanted}' is expected",
-            f'rename it, or set default_model_filename: "{near[0]}"',
+            _file_name_hint(near[0], config),
         )
 
 

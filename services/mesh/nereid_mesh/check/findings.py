@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from nereid.facts.findings import Finding, Severity
     from nereid.pb import model_config_pb2
 
@@ -40,6 +42,8 @@ class CheckedModel:
     namespace: str = ""
     versions: list[CheckedVersion] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    # File and line by the path of a field, if the configuration has several files or variables.
+    sources: Mapping[str, str] = field(default_factory=dict)
 
     def count(self, severity: Severity) -> int:
         """Return the number of findings with this severity."""

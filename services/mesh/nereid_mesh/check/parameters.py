@@ -44,6 +44,8 @@ KNOWN_PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
         "stub-timeout-seconds",
     ),
     "pytorch": (
+        "CACHE_CLEANING_ENABLED",
+        "DISABLE_CUDNN",
         "DISABLE_OPTIMIZED_EXECUTION",
         "ENABLE_CACHE_CLEANING",
         "ENABLE_JIT_EXECUTOR",

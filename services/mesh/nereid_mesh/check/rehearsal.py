@@ -141,7 +141,7 @@ async def rehearse(
 
 
 def _checked(model: ServedModel, gpus: Sequence[int], *, is_unread: bool) -> CheckedModel:
-    checked = CheckedModel(model.name, namespace=model.namespace)
+    checked = CheckedModel(model.name, namespace=model.namespace, sources=model.config_sources)
     if model.reason and not model.versions:
         checked.findings.append(_load_error(model.reason))
     for _, served in sorted(model.versions.items()):

@@ -43,6 +43,7 @@ def _model(model: CheckedModel) -> dict[str, Any]:
         "namespace": model.namespace,
         "versions": [*map(_version, model.versions)],
         "findings": [*map(_finding, model.findings)],
+        "sources": dict(model.sources),
     }
 
 
@@ -82,6 +83,7 @@ def text_report(models: Sequence[CheckedModel], repositories: Sequence[Finding])
     for model in models:
         lines.append(escape_controls(model.name))
         lines += [f"  version {version.number}: {_summary(version)}" for version in model.versions]
+        lines += [f"  {escape_controls(path)}: {source}" for path, source in model.sources.items()]
         for finding in model.findings:
             lines += _finding_lines(finding, "  ")
     findings = [*repositories, *(finding for model in models for finding in model.findings)]

@@ -12,9 +12,10 @@ from nereid.text import read_mapping
 from nereid.text.decision_reading import MANIFESTS
 from nereid.text.decisions import MarkerRows
 from nereid.text.export_batching import padding_of
-from nereid.text.files import TOKENIZER, TOKENIZERS
+from nereid.text.files import LARGE, TOKENIZER
 from nereid.text.generation import SAMPLING
 from nereid.text.tensors import IDS, USUAL_INPUTS
+from nereid_gateway.extras.openai.texts.vector_layers import VectorLayers
 from nereid_mesh.check.packages import package_findings
 from nereid_scheduler.control.repository.model_folder import LocalFolder
 from nereid_scheduler.core.models.text_files import find_text_files
@@ -45,10 +46,13 @@ def text_findings(path: Path, place: str, config: ModelConfig) -> Iterator[Findi
         if name in found:
             yield from package_findings(path / found[name])
     try:
-        files = {
-            name: b"" if name in TOKENIZERS else folder.read(file) for name, file in found.items()
-        }
+        files = {name: b"" if name in LARGE else folder.read(file) for name, file in found.items()}
         mapping = read_mapping(config, files)
+        layers = () if mapping is None else mapping.layers
+        weights = {
+            each.weights: folder.read(found[each.weights]) for each in layers if each.weights
+        }
+        VectorLayers(layers, weights)
     except OSError as error:
         message = f"it takes no texts: {error.filename}: {error.strerror}"
         yield Finding(Severity.WARNING, "text-mapping", message)
@@ -77,11 +81,12 @@ def _lacks_tokenizer(config: ModelConfig, files: Mapping[str, bytes]) -> bool:
 
 
 def _summary(mapping: TextMapping) -> str:
-    tensors = (mapping.ids, mapping.mask, mapping.types, mapping.text)
+    tensors = (mapping.ids, mapping.mask, mapping.types, mapping.positions, mapping.text)
     inputs = ", ".join(tensor.name for tensor in tensors if tensor is not None)
     parts = [f"{inputs} -> {mapping.output}"]
     if mapping.pooling:
         parts.append(f"pooling {mapping.pooling}")
+    parts += [layer.kind for layer in mapping.layers]
     if mapping.normalizes:
         parts.append("normalized")
     if mapping.decisions is not None:
@@ -91,32 +96,34 @@ def _summary(mapping: TextMapping) -> str:
         names = ", ".join(mapping.labels[:4]) + (", ..." if len(mapping.labels) > 4 else "")
         parts.append(f"{len(mapping.labels)} labels by {mapping.activation} ({names})")
     if mapping.generation is not None:
-        parts += _abilities(mapping.generation)
+        parts += _abilities(mapping, mapping.generation)
+    if mapping.keeps_tokens:
+        parts.append("a sequence for each text, with state")
     if mapping.max_tokens:
         parts.append(f"up to {mapping.max_tokens} tokens")
     return f"it takes texts ({', '.join(sorted(mapping.tasks))}): {'; '.join(parts)}"
 
 
-def _abilities(generation: Generation) -> Iterator[str]:
+def _abilities(mapping: TextMapping, generation: Generation) -> Iterator[str]:
     taken = [name for name in SAMPLING if generation.takes(name)]
     if taken:
         yield f"takes {', '.join(taken)}"
-    yield "chat template" if generation.chat_template else "no chat template"
+    yield "chat template" if mapping.chat_template else "no chat template"
     if generation.tool_parser:
         yield f"tools as {generation.tool_parser}"
 
 
 def _template(mapping: TextMapping) -> Iterator[Finding]:
     """Yield a finding if the chat template has an error, and the packages of gateways are here."""
-    if mapping.generation is None or find_spec("jinja2") is None:
+    if not mapping.chat_template or find_spec("jinja2") is None:
         return
     # Few models have one.
-    from nereid_gateway.extras.openai.generation.chat_templates import (  # noqa: PLC0415
+    from nereid_gateway.extras.openai.texts.chat_templates import (  # noqa: PLC0415
         check_template,
     )
 
     try:
-        check_template(mapping.generation.chat_template)
+        check_template(mapping.chat_template)
     except InvalidArgument as error:
         yield Finding(Severity.WARNING, "text-mapping", error.message)
 
@@ -124,6 +131,9 @@ def _template(mapping: TextMapping) -> Iterator[Finding]:
 def _lengths(config: ModelConfig, mapping: TextMapping) -> Iterator[Finding]:
     """Yield a finding if texts of different lengths do not share batches."""
     if mapping.ids is None or mapping.batches_lengths or mapping.fixed_tokens:
+        return
+    if mapping.keeps_tokens or mapping.generation is not None:
+        # Texts are sequences of their own, or their logits too large for padding.
         return
     if config.max_batch_size > 1 and mapping.mask is not None:
         value = padding_of(config, mapping)

@@ -10,12 +10,14 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from nereid.model_config.conditions import step_names
 from nereid.observability import metrics
 from nereid.observability.metrics_page import Histogram
 from nereid_scheduler.core.measurements.latency_histograms import BOUNDS_US
 from nereid_scheduler.pages.custom_metrics import write_custom
 from nereid_scheduler.pages.waiting_requests import waiting_by_device
 from nereid_scheduler.placement.executors.sessions import memory_of
+from nereid_scheduler.versions.ensembles.ensemble_dispatcher import EnsembleDispatcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.batching.policies.latency_target import LatencyTarget
     from nereid_scheduler.control.repository.repositories import Repositories
     from nereid_scheduler.control.residency.on_demand import OnDemandCounts
+    from nereid_scheduler.control.rollouts.rollouts import Rollouts
     from nereid_scheduler.core.measurements.latencies import Latencies, MetricsConfig
     from nereid_scheduler.core.measurements.statistics import GpuShare, ModelStatistics
     from nereid_scheduler.core.requests.load_queue import LoadQueue
@@ -55,8 +58,10 @@ class SchedulerMetrics:
         cache_usage: Callable[[], pb.CacheUsage | None] = lambda: None,
         state_failures: Callable[[], int | None] = lambda: None,
         on_demand: OnDemandCounts | None = None,
+        rollouts: Rollouts | None = None,
     ) -> None:
         self._on_demand = on_demand
+        self._rollouts = rollouts
         self._state_failures = state_failures
         self._catalogue = catalogue
         self._loader = loader
@@ -91,6 +96,8 @@ class SchedulerMetrics:
             is_stale = path in self._repositories.problems
             page.add_value(metrics.REPOSITORY_STALE, int(is_stale), {"repository": path})
         self._write_unavailable(page, models)
+        self._write_traffic(page, models)
+        self._write_rollouts(page, models)
         # Executors have no pinned memory pool, but Triton's dashboards query these metrics.
         page.add_value(metrics.PINNED_TOTAL, 0)
         page.add_value(metrics.PINNED_USED, 0)
@@ -148,6 +155,27 @@ class SchedulerMetrics:
             for version, has_failed in failed.items():
                 labels = {"model": model.plain_name, "version": version, **own}
                 page.add_value(metrics.MODEL_UNAVAILABLE, int(has_failed), labels)
+
+    def _write_traffic(self, page: Page, models: Collection[str]) -> None:
+        for model, traffic in self._catalogue.models_with_traffic():
+            if models and model.plain_name not in models:
+                continue
+            own = {"namespace": model.namespace} if model.namespace else {}
+            weights = dict.fromkeys(model.versions, 0) | dict(traffic.weights)
+            for version, weight in sorted(weights.items()):
+                labels = {"model": model.plain_name, "version": str(version), **own}
+                page.add_value(metrics.TRAFFIC_WEIGHT, weight, labels)
+
+    def _write_rollouts(self, page: Page, models: Collection[str]) -> None:
+        if self._rollouts is None:
+            return
+        for name, rollout in self._rollouts.not_over():
+            if not models or name in models:
+                labels = {"model": name, "version": str(rollout.to)}
+                page.add_value(metrics.ROLLOUT_PERCENT, rollout.percent, labels)
+        for (name, outcome), count in sorted(self._rollouts.ended.items()):
+            if not models or name in models:
+                page.add_value(metrics.ROLLOUTS, count, {"model": name, "outcome": outcome})
 
     def write_version(self, page: Page, served: ServedVersion, model: ModelVersion) -> Labels:
         """Write a version's counters and current values; return its labels."""
@@ -348,6 +376,10 @@ def _write_batches(page: Page, labels: Labels, model: ModelVersion) -> None:
     page.add_value(metrics.REFUSED, statistics.refused, labels)
     page.add_value(metrics.ERROR_RESPONSES, statistics.error_responses, labels)
     page.add_value(metrics.RETRIES, statistics.retries, labels)
+    if isinstance(model.dispatcher, EnsembleDispatcher):
+        for index, skipped in model.dispatcher.skipped_steps().items():
+            step = step_names(model.config.proto)[index]
+            page.add_value(metrics.STEPS_SKIPPED, skipped, {**labels, "step": step})
     if model.dispatcher.target is not None:
         _write_target(page, labels, model.dispatcher.target)
     ready, free = model.dispatcher.instances

@@ -9,6 +9,7 @@ from nereid.core.methods import SCHEDULER
 from nereid.core.permitted_models import permitted_models
 from nereid.pb import kserve_pb2
 from nereid_scheduler.core.models.overrides import read_override
+from nereid_scheduler.core.models.version_change import read_version
 from nereid_scheduler.pages.control import control_handler
 from nereid_scheduler.pages.repository_index import repository_index
 
@@ -36,7 +37,10 @@ def repository_handlers(
     async def load(request: kserve_pb2.RepositoryModelLoadRequest) -> Message:
         _require_no_repository(request.repository_name)
         await control.load(
-            request.model_name, read_override(request.parameters), permitted_models(request)
+            request.model_name,
+            read_override(request.parameters),
+            permitted_models(request),
+            read_version(request.parameters),
         )
         return kserve_pb2.RepositoryModelLoadResponse()
 
@@ -49,7 +53,10 @@ def repository_handlers(
             )
         unload_dependents = dependents is not None and dependents.bool_param
         await control.unload(
-            request.model_name, permitted_models(request), dependents=unload_dependents
+            request.model_name,
+            permitted_models(request),
+            read_version(request.parameters),
+            dependents=unload_dependents,
         )
         return kserve_pb2.RepositoryModelUnloadResponse()
 

@@ -87,7 +87,7 @@ ATTACKS = (
     Attack(
         "JSON nested within limits",
         http_body(
-            lambda: _with_data(b"[" + (b"[" * 900 + b"1" + b"]" * 900 + b",") * 2000 + b"1]")
+            lambda: _with_data(b"[" + (b"[" * 90 + b"1" + b"]" * 90 + b",") * 20_000 + b"1]")
         ),
         ENDED,
         nightly=True,

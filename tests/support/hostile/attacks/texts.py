@@ -44,6 +44,14 @@ def _schema(schema: dict[str, Any]) -> Client:
     return _chat(response_format=form, max_tokens=4)
 
 
+def _demanded(schema: dict[str, Any], count: int) -> Client:
+    tools = [
+        {"type": "function", "function": {"name": f"f{number}", "parameters": schema}}
+        for number in range(count)
+    ]
+    return _chat(tools=tools, tool_choice="required", max_tokens=4)
+
+
 def _doubled(levels: int) -> dict[str, Any]:
     """A schema that has each level twice in the next."""
     definitions: dict[str, Any] = {"level0": {"type": "string"}}
@@ -95,6 +103,19 @@ def _thousand_texts() -> bytes:
 def _many_choices() -> bytes:
     messages = [{"role": "user", "content": "hello"}]
     return _body("logits", messages=messages, n=128, max_tokens=200, stream=True)
+
+
+def _form(part: bytes, count: int) -> Client:
+    return http_body(
+        lambda: b"\r\n".join([b"--x\r\n" + part] * count) + b"\r\n--x--",
+        "/v1/audio/transcriptions",
+        "Content-Type: multipart/form-data; boundary=x",
+    )
+
+
+def _required_tool(parameters: dict[str, Any]) -> Client:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    return _chat(tools=tools, tool_choice="required", max_tokens=4)
 
 
 _WORD = "a" * (8 * _MIB)
@@ -169,10 +190,40 @@ ATTACKS = (
         ANY,
         more_mib=200,
     ),
+    Attack("texts a form of 1 million parts", _form(b"\r\n", _MIB), _WRONG),
+    Attack(
+        "texts a form with a header of 8 MB",
+        _form(b"Content-Disposition: form-data" + b";" * (8 * _MIB) + b"\r\n\r\n", 1),
+        _WRONG,
+    ),
+    Attack(
+        "texts a required tool with a large pattern",
+        _required_tool({"properties": {"a": {"pattern": "((a{1,500}){1,500}){1,500}"}}}),
+        ENDED,
+    ),
     Attack("texts 1 million messages", _chat(messages=[{"role": "user", "content": "x"}] * _MIB)),
+    Attack(
+        "texts 1 million messages as input",
+        _call(messages=[{"role": "user", "content": "x"}] * _MIB),
+        _WRONG,
+    ),
+    Attack(
+        "texts 2,048 vectors in all forms",
+        _call(
+            "/v2/embed",
+            texts=["the cat"] * 2048,
+            embedding_types=["float", "base64", "binary", "ubinary"] * 1000,
+        ),
+        ENDED,
+    ),
     Attack("texts 1 million biases", _chat(logit_bias={str(n): 1 for n in range(_MIB)})),
     Attack("texts a schema of 2 to the 64", _schema(_doubled(64)), ENDED),
     Attack("texts a schema of 900 levels", _schema(_nested(900)), ENDED),
+    Attack(
+        "texts a demanded call of 128 tools with schemas of 2 to the 64",
+        _demanded(_doubled(64), 128),
+        ENDED,
+    ),
     Attack(
         "texts a schema with a large pattern",
         _schema({"type": "string", "pattern": "((a{1,500}){1,500}){1,500}"}),

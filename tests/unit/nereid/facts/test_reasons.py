@@ -292,3 +292,35 @@ def test_a_target_without_executions_has_decided_nothing() -> None:
     found = said(facts(ready(), "nereid_target_p99_us{M} 50000"))
     assert "too few executions" in found["target"].text
     assert "target" not in said(facts(ready()))
+
+
+def test_the_weight_among_requests_without_a_version() -> None:
+    name = "nereid_model_traffic_weight"
+    alone = said(facts(ready(), f"{name}{{M}} 10"))["traffic"]
+    assert alone.text.startswith("version 1 has weight 10 among requests")
+    other = f'{name}{{model="m",version="2"}} 90'
+    both = said(facts(ready(), f"{name}{{M}} 10", other))["traffic"]
+    assert both.text.startswith("version 1 has weight 10 of 100 among requests")
+    assert both.figures == {"weight": 10, "total": 100}
+    assert "traffic" not in said(facts(ready()))
+
+
+def test_an_ensembles_skipped_steps() -> None:
+    config = {
+        "name": "m",
+        "platform": "ensemble",
+        "ensemble_scheduling": {"step": [{"model_name": name} for name in ("a", "b", "c")]},
+        "parameters": {"condition.b": {"string_value": "SCORE >= 0.5"}},
+    }
+    skipped = ("b", 3), ("c", 1)
+    samples = [
+        f"nereid_ensemble_steps_skipped_total{{M,step='{step}'}} {count}".replace("'", '"')
+        for step, count in skipped
+    ]
+    texts = [
+        each.text for each in explain(facts(ready(config), *samples)) if each.code == "step-skipped"
+    ]
+    assert texts == [
+        "step 'b' was skipped 3 times: its condition is 'SCORE >= 0.5'",
+        "step 'c' was skipped 1 times: it needs a skipped one",
+    ]

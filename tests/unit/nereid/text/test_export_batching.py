@@ -19,6 +19,7 @@ TYPES = 'input { name: "token_type_ids" data_type: TYPE_INT64 dims: [ -1 ] }\n'
 HIDDEN = 'output { name: "last_hidden_state" data_type: TYPE_FP32 dims: [ -1, 8 ] }\n'
 LOGITS = 'output { name: "logits" data_type: TYPE_FP32 dims: [ 2 ] }\n'
 FACTS = b'{"max_position_embeddings": 40, "pad_token_id": 1}'
+CAUSAL = b'{"architectures": ["GPT2LMHeadModel"]}'
 PADDED = "input_ids[0]=1 attention_mask[0]"
 FILES = {"tokenizer.json": b"", "config.json": FACTS}
 
@@ -52,6 +53,20 @@ def test_an_encoder_is_padded(tensors: str, padding: str) -> None:
     assert mapping.batches_lengths
 
 
+def test_batches_of_logits_of_a_vocabulary_are_small() -> None:
+    message = configured(INPUTS + LOGITS.replace("[ 2 ]", "[ -1, 30522 ]"))
+    complete_export(message, {**FILES, "modules.json": b'[{"type": "models.SpladePooling"}]'})
+    assert message.parameters[PADDING].string_value == f"{PADDED} -> logits[0]: 16 24 32 40"
+    assert message.parameters["max_batch_tokens"].string_value == "1024"
+
+
+def test_positions_are_padded() -> None:
+    message = configured(INPUTS + TYPES.replace("token_type_ids", "position_ids") + HIDDEN)
+    complete_export(message, FILES)
+    padding = message.parameters[PADDING].string_value
+    assert padding.startswith(f"{PADDED} position_ids[0]=1 -> last_hidden_state[0]: 16 ")
+
+
 def test_questions_of_a_package_are_padded_in_tokens_and_options() -> None:
     files = decision_models.package_files({})
     message = configured(decision_models.PACKAGE)
@@ -75,8 +90,9 @@ def test_questions_of_a_package_are_padded_in_tokens_and_options() -> None:
         ((INPUTS + HIDDEN).replace("[ -1", "[ 8"), 4, FILES),
         ((INPUTS + HIDDEN).replace("attention_mask", "other"), 4, FILES),
         (INPUTS.split("\n")[1] + HIDDEN, 4, FILES),
+        (INPUTS + LOGITS.replace("[ 2 ]", "[ -1, 9 ]"), 4, {**FILES, "config.json": CAUSAL}),
     ],
-    ids=["no batches", "no text", "damaged", "fixed", "other inputs", "no mask"],
+    ids=["no batches", "no text", "damaged", "fixed", "other inputs", "no mask", "generator"],
 )
 def test_other_models_do_not_change(
     tensors: str, max_batch_size: int, files: dict[str, bytes]

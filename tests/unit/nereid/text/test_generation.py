@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nereid.core.errors import InvalidArgument
-from nereid.text import read_mapping
+from nereid.text import TextMapping, read_mapping
 from nereid.text.generation import Generation, GenerationInput
 from tests.support.models.onnx_models import config
 
@@ -17,9 +17,9 @@ SAID = 'output { name: "SAID" data_type: TYPE_STRING dims: [ 1 ] }'
 LIMIT = 'input { name: "LIMIT" data_type: TYPE_INT32 dims: [ 1 ] optional: true }'
 
 
-def read(
+def read_all(
     tensors: str, batch: int = 0, files: dict[str, Any] | None = None, **section: Any
-) -> Generation:
+) -> TextMapping:
     message = config(tensors)
     message.max_batch_size = batch
     written = {"text.json": {"task": "generate", "generation": section}, **(files or {})}
@@ -29,8 +29,13 @@ def read(
     }
     mapping = read_mapping(message, contents)
     assert mapping is not None
-    assert mapping.generation is not None
-    return mapping.generation
+    return mapping
+
+
+def read(tensors: str, batch: int = 0, **section: Any) -> Generation:
+    generation = read_all(tensors, batch, **section).generation
+    assert generation is not None
+    return generation
 
 
 def test_inputs_are_found_by_their_names() -> None:
@@ -46,10 +51,45 @@ def test_inputs_are_found_by_their_names() -> None:
         "stop": GenerationInput("stop_words", "BYTES", (1, -1)),
         "stream": GenerationInput("stream", "BOOL", (1, 1)),
     }
+    assert not generation.takes_schema
     # The limit is not optional.
     assert generation.max_tokens == 256
     assert read(tensors, max_tokens=9).max_tokens == 9
     assert not generation.takes("top_p")
+
+
+def test_inputs_of_the_backend_for_the_llm_api() -> None:
+    tensors = """
+        input { name: "text_input" data_type: TYPE_STRING dims: [ 1 ] }
+        input { name: "streaming" data_type: TYPE_BOOL dims: [ 1 ] optional: true }
+        input { name: "sampling_param_max_tokens" data_type: TYPE_INT32 dims: [ 1 ] optional: true }
+        input { name: "sampling_param_stop" data_type: TYPE_STRING dims: [ -1 ] optional: true }
+        input { name: "sampling_param_exclude_input_from_output" data_type: TYPE_BOOL dims: [ 1 ]
+            optional: true }
+        output { name: "text_output" data_type: TYPE_STRING dims: [ -1 ] }"""
+    mapping = read_mapping(config(tensors), {})
+    assert mapping is not None
+    assert mapping.generation is not None
+    names = {role: tensor.name for role, tensor in mapping.generation.inputs.items()}
+    assert names == {
+        "max_tokens": "sampling_param_max_tokens",
+        "stop": "sampling_param_stop",
+        "stream": "streaming",
+        "exclude_prompt": "sampling_param_exclude_input_from_output",
+    }
+
+
+def test_a_schema_has_an_input_or_is_among_the_sampling_parameters() -> None:
+    guide = """
+        input { name: "guided_decoding_guide" data_type: TYPE_STRING dims: [ 1 ] optional: true }
+        input { name: "ignore_eos" data_type: TYPE_BOOL dims: [ 1 ] optional: true }"""
+    generation = read(TEXT + SAID + guide)
+    assert generation.inputs["schema"].name == "guided_decoding_guide"
+    assert generation.takes("ignore_eos")
+    assert generation.takes_schema
+    packed = """
+        input { name: "sampling_parameters" data_type: TYPE_STRING dims: [ 1 ] optional: true }"""
+    assert read(TEXT + SAID + packed).takes_schema
 
 
 def test_inputs_and_parameters_may_have_other_names() -> None:
@@ -76,8 +116,9 @@ def test_inputs_and_parameters_may_have_other_names() -> None:
 )
 def test_templates_of_all_files(file: str, template: str, parser: str) -> None:
     content: Any = template if file.endswith("jinja") else {"chat_template": template}
-    generation = read(TEXT + SAID, files={file: content})
-    assert (generation.chat_template, generation.tool_parser) == (template, parser)
+    mapping = read_all(TEXT + SAID, files={file: content})
+    assert mapping.generation is not None
+    assert (mapping.chat_template, mapping.generation.tool_parser) == (template, parser)
 
 
 def test_facts_of_hugging_faces_files() -> None:
@@ -92,10 +133,10 @@ def test_facts_of_hugging_faces_files() -> None:
         "generation_config.json": {"eos_token_id": [1, 2]},
         "config.json": {"eos_token_id": 3},
     }
-    generation = read(TEXT + SAID, files=files)
-    assert generation.chat_template == "tools"
-    assert generation.special_tokens == {"bos_token": "<s>", "eos_token": "</s>"}
-    assert generation.eos_ids == {1, 2}
+    mapping = read_all(TEXT + SAID, files=files)
+    assert mapping.chat_template == "tools"
+    assert mapping.special_tokens == {"bos_token": "<s>", "eos_token": "</s>"}
+    assert read(TEXT + SAID, files=files).eos_ids == {1, 2}
     del files["generation_config.json"]
     assert read(TEXT + SAID, files=files).eos_ids == {3}
 

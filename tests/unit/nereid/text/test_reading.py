@@ -21,6 +21,14 @@ IDS = """
 input { name: "input_ids" data_type: TYPE_INT64 dims: [ -1 ] }
 input { name: "attention_mask" data_type: TYPE_INT64 dims: [ -1 ] }
 """
+POSITIONS = 'input { name: "position_ids" data_type: TYPE_INT64 dims: [ -1 ] }\n'
+NEXT = 'output { name: "logits" data_type: TYPE_FP32 dims: [ -1, 9 ] }\n'
+STATE = """
+sequence_batching {
+  state { input_name: "p" output_name: "q" data_type: TYPE_FP32 dims: [ 2, -1 ] }
+}
+"""
+CAUSAL = {"architectures": ["LlamaForCausalLM"]}
 TYPES = 'input { name: "token_type_ids" data_type: TYPE_INT64 dims: [ -1 ] }\n'
 HIDDEN = 'output { name: "last_hidden_state" data_type: TYPE_FP32 dims: [ -1, 8 ] }\n'
 SENTENCE = """
@@ -151,6 +159,80 @@ def test_modules_within_the_graph_need_not_be_known() -> None:
     assert (mapping.pooling, mapping.normalizes) == ("cls", True)
 
 
+def test_further_outputs_of_vectors() -> None:
+    pooled = 'output { name: "pooler_output" data_type: TYPE_INT8 dims: [ 8 ] }\n'
+    mapping = read(IDS + pooled)
+    assert (mapping.output, mapping.pooling) == ("pooler_output", "")
+    assert read(IDS + HIDDEN + pooled).output == "last_hidden_state"
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "padded"), [("bert", 0, 1), ("roberta", 2, 1), ("mpnet", 2, 1)]
+)
+def test_positions_are_those_of_the_architecture(kind: str, first: int, padded: int) -> None:
+    mapping = read(IDS + POSITIONS + HIDDEN, config={"model_type": kind, "pad_token_id": 1})
+    assert mapping.positions == TextInput("position_ids", "INT64")
+    assert (mapping.first_position, mapping.padded_position) == (first, padded)
+
+
+def modules(*kinds: str) -> list[dict[str, str]]:
+    numbered = enumerate(kinds, 1)
+    return [{"type": f"a.{kind}", "path": f"{place}_{kind}"} for place, kind in numbered]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "layers", "normalizes"),
+    [
+        (("Pooling", "Dense", "Normalize"), ["Dense"], True),
+        (("Pooling", "Dense"), ["Dense"], False),
+        (("Pooling", "Normalize", "Dense", "Dropout"), ["Normalize", "Dense"], False),
+        (("Pooling", "Dense", "LayerNorm", "Normalize"), ["Dense", "LayerNorm"], True),
+    ],
+)
+def test_layers_behind_the_pooling(
+    kinds: tuple[str, ...], layers: list[str], normalizes: bool
+) -> None:
+    files = model_files(
+        modules=modules(*kinds), **{"1_Pooling__config": {"pooling_mode_cls_token": True}}
+    )
+    for place in (2, 3):
+        sizes = {"in_features": 8, "out_features": 3, "dimension": 3}
+        for kind in ("Dense", "LayerNorm"):
+            files[f"{place}_{kind}/config.json"] = json.dumps(sizes).encode()
+            files[f"{place}_{kind}/model.safetensors"] = b""
+    mapping = read_mapping(configured(IDS + HIDDEN), files)
+    assert mapping is not None
+    assert [layer.kind for layer in mapping.layers] == layers
+    assert (mapping.pooling, mapping.normalizes) == ("cls", normalizes)
+    with pytest.raises(InvalidArgument, match="for vectors of 8 values, not of 9"):
+        read_mapping(configured(IDS + HIDDEN.replace("8 ]", "9 ]")), files)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "problem"),
+    [
+        (("StaticEmbedding",), "module StaticEmbedding has no ONNX graph"),
+        (("WordEmbeddings", "Pooling"), "module WordEmbeddings has no ONNX graph"),
+        (("Dense", "Pooling"), "module Dense cannot be applied"),
+        (("CNN",), "module CNN cannot be applied; known behind the graph: Pooling, Normalize"),
+    ],
+)
+def test_modules_that_cannot_be_applied(kinds: tuple[str, ...], problem: str) -> None:
+    with pytest.raises(InvalidArgument, match=problem):
+        read(IDS + HIDDEN, modules=modules(*kinds))
+
+
+def test_a_decoder_generates_by_logits_of_each_token() -> None:
+    mapping = read(IDS + POSITIONS + NEXT, config=CAUSAL)
+    assert (mapping.tasks, mapping.keeps_tokens) == (frozenset({"generate"}), False)
+    mapping = read(IDS + POSITIONS + NEXT + STATE, config=CAUSAL)
+    assert (mapping.tasks, mapping.keeps_tokens) == (frozenset({"generate"}), True)
+    assert read(IDS + HIDDEN + STATE, config=CAUSAL).keeps_tokens
+    fixed = IDS.replace("-1", "16") + NEXT + STATE
+    with pytest.raises(InvalidArgument, match="takes any number of tokens, not 16"):
+        read(fixed, config=CAUSAL)
+
+
 def test_a_decoder_embeds_by_its_last_token() -> None:
     assert read(IDS + HIDDEN, config={"architectures": ["Qwen2ForCausalLM"]}).pooling == "last"
 
@@ -249,6 +331,16 @@ def test_a_decoupled_model_generates_if_it_says_so() -> None:
     )
 
 
+def test_a_model_that_transcribes_takes_bytes() -> None:
+    tensors = TEXT.replace("TYPE_FP32 dims: [ 8 ]", "TYPE_STRING dims: [ 1 ]")
+    mapping = read(tensors, text={"task": "transcribe"})
+    assert (mapping.text, mapping.output) == (TextInput("TEXT", "BYTES"), "VECTOR")
+    with pytest.raises(InvalidArgument, match="of type FP32, expected BYTES"):
+        read(TEXT, text={"task": "transcribe"})
+    with pytest.raises(InvalidArgument, match="takes bytes of files"):
+        read(IDS + HIDDEN, text={"task": "transcribe"})
+
+
 def test_all_that_a_model_can_declare() -> None:
     tensors = (
         'input { name: "T" data_type: TYPE_INT32 dims: [ -1 ] }'
@@ -332,12 +424,56 @@ def test_the_padding_token_may_be_among_the_added_ones() -> None:
     assert read(IDS + HIDDEN, config={"pad_token_id": -1}).pad_id == 0
 
 
+def test_splade_is_known_by_its_module_or_declared() -> None:
+    tokens = 'output { name: "logits" data_type: TYPE_FP32 dims: [ -1, 40 ] }'
+    modules = [{"type": "sentence_transformers.sparse_encoder.models.SpladePooling", "path": "1_S"}]
+    masked = {"architectures": ["BertForMaskedLM"]}
+    guessed = read(IDS + tokens, modules=modules, config=masked)
+    declared = read(IDS + tokens, text={"task": "embed_sparse"}, config=masked)
+    for mapping in (guessed, declared):
+        assert (set(mapping.tasks), mapping.pooling) == ({"embed_sparse"}, "splade")
+        assert (mapping.output, mapping.normalizes) == ("logits", False)
+    assert read_mapping(configured(IDS + tokens), model_files(config=masked)) is None
+    pooled = 'output { name: "weights" data_type: TYPE_FP32 dims: [ 40 ] }'
+    assert read(IDS + pooled, text={"task": "embed_sparse"}).pooling == ""
+
+
+@pytest.mark.parametrize(
+    ("tensors", "documents", "error"),
+    [
+        (IDS, {"text": {"task": ["embed_sparse", "classify"]}}, "task: embed_sparse excludes"),
+        (IDS, {"text": {"task": "embed_sparse", "pooling": "max"}}, "pooling: only models that"),
+        (
+            IDS,
+            {
+                "modules": [{"type": "x.SpladePooling", "path": "1_SpladePooling"}],
+                "1_SpladePooling__config": {"pooling_strategy": "sum"},
+            },
+            "pooling_strategy: expected max",
+        ),
+        (
+            'input { name: "TEXT" data_type: TYPE_STRING dims: [ 1 ] }',
+            {"text": {"task": "embed_sparse"}},
+            "output: output 'logits' has one vector for each token",
+        ),
+    ],
+)
+def test_other_sparse_vectors_are_refused(
+    tensors: str, documents: dict[str, Any], error: str
+) -> None:
+    logits = 'output { name: "logits" data_type: TYPE_FP32 dims: [ -1, 40 ] }'
+    if "classify" in str(documents):
+        logits = 'output { name: "logits" data_type: TYPE_FP32 dims: [ 40 ] }'
+    with pytest.raises(InvalidArgument, match=error):
+        read(tensors + logits, **documents)
+
+
 @pytest.mark.parametrize(
     ("declared", "error"),
     [
         ([], "text.json: expected an object"),
         ({"poling": "mean"}, "text.json: unknown key 'poling'; known: task, inputs, "),
-        ({"task": "sing"}, "text.json: task: expected one of embed, rank, "),
+        ({"task": "sing"}, "text.json: task: expected one of embed, embed_sparse, "),
         ({"task": 1}, "text.json: task: expected a list of strings"),
         ({"inputs": {"id": "x"}}, "text.json: inputs: unknown key 'id'; known: ids, "),
         ({"inputs": {"ids": "x"}}, "text.json: inputs: ids: the model has no input 'x'"),

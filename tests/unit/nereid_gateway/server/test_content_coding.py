@@ -68,7 +68,7 @@ def test_what_is_refused() -> None:
 
 def test_a_bomb_is_stopped_at_the_limit() -> None:
     bomb = zlib.compress(bytes(50_000_000))
-    with pytest.raises(InvalidArgument, match="exceeds the maximum allowed input size of 1000"):
+    with pytest.raises(InvalidArgument, match=r"^Decompressed data size exceeds"):
         decompress(bomb, b"deflate", 1000)
 
 

@@ -17,7 +17,7 @@ from nereid_gateway.server.header_forwarding import (
     [
         ("my.*|x-a", {b"My-Header": b"1", b"XMY": b"2", b"X-Ab": b"3", b"other": b"4"}, "123"),
         ("^my", {b"XMY": b"2", b"mY": b"\xc3\xa9\xff"}, "é\ufffd"),
-        (".*", {b"sequence_id": b"5", b"triton_grpc_error": b"true"}, None),
+        (".*", {b"triton_grpc_error": b"true"}, None),
         ("nothing", {b"My-Header": b"1"}, None),
     ],
 )
@@ -37,11 +37,13 @@ def test_a_header_beats_a_parameter_of_its_name() -> None:
     assert request.parameters == {"a": "y", "b": 2, "a-bin": "z"}
 
 
-def test_names_of_tritons_own_are_refused() -> None:
+@pytest.mark.parametrize("name", ["triton_x", "sequence_id", "priority", "binary_data_output"])
+def test_names_of_tritons_own_are_refused(name: str) -> None:
     request = InferRequest(0, b"", [])
-    HeaderForwarding("triton").forward_headers(request, [("triton_x", "1"), ("triton-y", "1")])
+    headers = [(name, "1"), ("triton-y", "1"), ("Priority", "u=1")]
+    HeaderForwarding(".*").forward_headers(request, headers)
     assert request.error_status == ErrorStatus(
-        3, "Header 'triton_x' is reserved for Triton usage and cannot be forwarded."
+        3, f"Header '{name}' is reserved for Triton usage and cannot be forwarded."
     )
 
 

@@ -29,6 +29,13 @@ def file_of(first_dim: int) -> ModelDescription:
     return ModelDescription(tensors, tensors)
 
 
+def test_batches_that_change_results_are_noted() -> None:
+    batched = f"max_batch_size: 8 {_X} {_Y} {_DYNAMIC}"
+    quantizing = file_of(-1)._replace(mixes_rows=True)
+    assert codes(batched, quantizing) == ["batching-changes-results"]
+    assert codes(f"max_batch_size: 1 {_X} {_Y}", quantizing) == ["no-batching"]
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

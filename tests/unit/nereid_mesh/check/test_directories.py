@@ -78,6 +78,12 @@ def test_a_model_file_under_another_name(tmp_path: Path, text: str, file: str, n
     assert found(tmp_path, config(text), 1) == ([("model-file-name", hint)] if near else [])
 
 
+def test_a_model_file_of_another_platform(tmp_path: Path) -> None:
+    place(tmp_path, "config.pbtxt", "1/model.pt2")
+    hint = 'set platform: "torch_aoti"'
+    assert ("model-file-name", hint) in found(tmp_path, config('backend: "pytorch"'), 1)
+
+
 @pytest.mark.parametrize(
     ("text", "code", "hint"),
     [

@@ -26,7 +26,11 @@ from nereid_executor.backends.onnx.errors import (
     translated_errors,
 )
 from nereid_executor.backends.onnx.escaped_text import escape_strings, unescape_strings
-from nereid_executor.backends.onnx.model_graph import only_moves_strings, unranked_tensors
+from nereid_executor.backends.onnx.model_graph import (
+    only_moves_strings,
+    quantizes_by_batch,
+    unranked_tensors,
+)
 from nereid_executor.backends.onnx.optimized_graphs import kept_graph, open_session
 from nereid_executor.backends.onnx.pruned_graph import prune_outputs
 from nereid_executor.backends.onnx.session_options import (
@@ -256,7 +260,11 @@ def _describe(
         # A configuration may omit outputs that are not tensors, such as the maps of a ZipMap.
         if not configured or node.name in configured
     ]
-    return ModelDescription(tuple(described_inputs), tuple(described_outputs))
+    return ModelDescription(
+        tuple(described_inputs),
+        tuple(described_outputs),
+        mixes_rows=quantizes_by_batch(path),
+    )
 
 
 def _describe_tensor(

@@ -34,6 +34,8 @@ _TENSOR_EXTERNAL_DATA: Final = 13
 _DEFAULT_DOMAINS: Final = frozenset({b"", b"ai.onnx"})
 # Operators whose results depend on the content of strings, beyond whether strings are equal.
 _INSPECTING: Final = re.compile(rb"Regex|String(?!Concat)|^TfIdfVectorizer$|^Unique$")
+# Operators with this prefix scale a tensor by the range of all its values.
+_DYNAMIC_QUANTIZATION: Final = b"DynamicQuantize"
 VALUE_NAME: Final = 1
 _VALUE_TYPE: Final = 2
 _TYPE_TENSOR: Final = 1
@@ -81,6 +83,32 @@ def _moves_strings(data: _Buffer, start: int, end: int) -> bool:
         if domain not in _DEFAULT_DOMAINS or _INSPECTING.search(kind):
             return False
     return True
+
+
+def quantizes_by_batch(path: Path) -> bool:
+    """Return whether an operator derives a tensor's scale from all rows of its batch."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        for number, *span in _fields(data, 0, len(data)):
+            part = {MODEL_GRAPH: GRAPH_NODE, _MODEL_FUNCTIONS: _FUNCTION_NODE}.get(number)
+            if part is not None and _quantizes_by_batch(data, part, *span):
+                return True
+    return False
+
+
+def _quantizes_by_batch(data: _Buffer, node: int, start: int, end: int) -> bool:
+    for number, *span in _fields(data, start, end):
+        if number != node:
+            continue
+        for part, *part_span in _fields(data, *span):
+            if part == _NODE_TYPE and data[slice(*part_span)].startswith(_DYNAMIC_QUANTIZATION):
+                return True
+            if part == NODE_ATTRIBUTE and any(
+                _quantizes_by_batch(data, GRAPH_NODE, *inner)
+                for field, *inner in _fields(data, *part_span)
+                if field in ATTRIBUTE_GRAPHS
+            ):
+                return True
+    return False
 
 
 def has_external_data(path: Path) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from heapq import nlargest
 from typing import TYPE_CHECKING, Any, Final
 
+from nereid.model_config.conditions import read_conditions
 from nereid.model_config.render import message_json
 from nereid.observability import metrics
 from nereid.pb import nereid_pb2 as pb
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from nereid.facts import document
-    from nereid.pb.model_config_pb2 import ModelConfig, ModelEnsembling
+    from nereid.pb.model_config_pb2 import ModelConfig
     from nereid_gateway.extras.console.look import Look
     from nereid_gateway.extras.console.queries import View
 
@@ -277,29 +278,32 @@ def steps(look: Look, view: View) -> dict[str, list[document.Step]]:
     """Return the steps of each version of the view's model that is an ensemble."""
     by_version: dict[str, list[document.Step]] = {}
     for key, config in look.configs.items():
-        if key.name == view.model and view.version in ("", key.version):
-            ensemble = config.proto.ensemble_scheduling
-            if ensemble.step:
-                load = look.loads.now.get(key)
-                recent = {} if load is None else {step.index: step for step in load.steps}
-                by_version[key.version] = _steps(ensemble, recent)
+        is_shown = key.name == view.model and view.version in ("", key.version)
+        if is_shown and config.proto.ensemble_scheduling.step:
+            load = look.loads.now.get(key)
+            recent = {} if load is None else {step.index: step for step in load.steps}
+            by_version[key.version] = _steps(config.proto, recent)
     return by_version
 
 
-def _steps(ensemble: ModelEnsembling, recent: Mapping[int, pb.StepLoad]) -> list[document.Step]:
-    producers = {
-        tensor: index
-        for index, step in enumerate(ensemble.step)
-        for tensor in step.output_map.values()
-    }
+def _steps(config: ModelConfig, recent: Mapping[int, pb.StepLoad]) -> list[document.Step]:
+    ensemble, conditions = config.ensemble_scheduling, read_conditions(config)
+    producers: dict[str, set[int]] = {}
+    for index, step in enumerate(ensemble.step):
+        for tensor in step.output_map.values():
+            producers.setdefault(tensor, set()).add(index)
     steps: list[document.Step] = []
     for index, step in enumerate(ensemble.step):
-        sources = {producers[tensor] for tensor in step.input_map.values() if tensor in producers}
+        condition = conditions.get(index)
+        read = [*step.input_map.values(), *([condition.tensor] if condition else [])]
+        sources = {source for tensor in read for source in producers.get(tensor, ())}
         shown: document.Step = {
             "model": step.model_name,
             "version": str(step.model_version) if step.model_version > 0 else "",
             "after": sorted(sources),
         }
+        if condition is not None:
+            shown["condition"] = str(condition)
         if (load := recent.get(index)) is not None:
             shown["requests"] = load.last_30.requests
             shown["errors"] = load.last_30.failures

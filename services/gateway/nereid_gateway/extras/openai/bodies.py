@@ -33,6 +33,10 @@ _COMPRESS_BYTES: Final = 16 << 10
 _MAX_ELEMENTS: Final = 300_000
 
 
+# Texts of a call.
+MAX_TEXTS: Final = 2048
+
+
 class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Body of a call. Fields that it does not declare are refused."""
 
@@ -53,14 +57,22 @@ class BodyReader:
 
         Raises InvalidArgument for a body that is no such struct.
         """
+        await self.decompress(call)
+        result, _ = await self._decoding.run_text_job(call.peer, call.body, decode_job, body_type)
+        try:
+            if isinstance(result, InvalidParameter):
+                raise result
+            body: Decoded = result
+            return body
+        finally:
+            # An error refers to this frame, and would stay in memory until cycles are collected.
+            del result
+
+    async def decompress(self, call: HttpCall) -> None:
+        """Decompress the body of a call if it is compressed."""
         encoding = call.headers.get(b"content-encoding")
         if encoding is not None:
             call.body = await self._coder.decompress(call.body, encoding, call.peer, call.hold)
-        result, _ = await self._decoding.run_text_job(call.peer, call.body, decode_job, body_type)
-        if isinstance(result, InvalidParameter):
-            raise result
-        body: Decoded = result
-        return body
 
     async def encode(self, call: HttpCall, body: Sequence[bytes]) -> tuple[Sequence[bytes], bytes]:
         """Return the body of a response, compressed if that pays, and the header line for it."""
@@ -130,14 +142,18 @@ def _explained(text: str, parent: str = "") -> InvalidArgument:
         name = _joined(path, match["name"])
         return InvalidParameter(name, f"Unknown parameter: '{name}'.", "unknown_parameter")
     if match := _MISSING.match(reason):
-        name = _joined(path, match["name"])
-        return InvalidParameter(
-            name, f"Missing required parameter: '{name}'.", "missing_required_parameter"
-        )
+        return missing(_joined(path, match["name"]))
     if not path:
         return InvalidArgument(f"{reason}.")
     code = "invalid_type" if reason.startswith("Expected") else "invalid_value"
     return InvalidParameter(path, f"Invalid value for '{path}': {reason}.", code)
+
+
+def missing(parameter: str) -> InvalidParameter:
+    """Return the error for a body that lacks a parameter."""
+    return InvalidParameter(
+        parameter, f"Missing required parameter: '{parameter}'.", "missing_required_parameter"
+    )
 
 
 def _joined(path: str, name: str) -> str:
@@ -154,7 +170,7 @@ def check_count(parameter: str, items: Sequence[object], most: int = _MAX_ITEMS)
         )
 
 
-def texts_of(value: Any, parameter: str = "input", max_texts: int = 2048) -> list[Any]:
+def texts_of(value: Any, parameter: str = "input", max_texts: int = MAX_TEXTS) -> list[Any]:
     """Return a list of texts or of token ids from `str | list[str] | list[int] | list[list[int]]`.
 
     Raises InvalidParameter if the list is empty, too long or mixed.

@@ -9,6 +9,7 @@ import orjson
 from nereid.core.errors import InvalidArgument, NereidError, NotFound, Unknown, http_status
 from nereid.text.decisions import QuestionRefused
 from nereid_gateway.core.retry_hints import retry_line
+from nereid_gateway.core.routes import path_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +20,8 @@ _INVALID: Final = "invalid_request_error"
 _SERVER: Final = "server_error"
 # Code of the error for a text with more tokens than the model reads.
 TOO_LONG: Final = "context_length_exceeded"
+# Code of the error for a list without items.
+EMPTY: Final = "empty_array"
 
 
 class _Kind(NamedTuple):
@@ -33,7 +36,7 @@ _KINDS: Final = {
     403: _Kind(_INVALID, "insufficient_permissions"),
     404: _Kind(_INVALID, None),
     405: _Kind(_INVALID, "method_not_supported"),
-    413: _Kind(_INVALID, None),
+    413: _Kind(_INVALID, "content_too_large"),
     429: _Kind("requests", "rate_limit_exceeded"),
     503: _Kind(_SERVER, "service_unavailable"),
     504: _Kind(_SERVER, "timeout"),
@@ -47,7 +50,7 @@ _ANTHROPIC_TYPES: Final = {
     503: "overloaded_error",
     504: "timeout_error",
 }
-_TEI_TYPES: Final = {400: "Validation", 404: "Validation", 429: "Overloaded", 503: "Overloaded"}
+_TEI_TYPES: Final = {429: "Overloaded", 503: "Overloaded"}
 _SYSTEM_ONE_TYPES: Final = {
     401: "unauthorized",
     403: "unauthorized",
@@ -56,26 +59,27 @@ _SYSTEM_ONE_TYPES: Final = {
     422: "request_refused",
     503: "model_not_ready",
 }
-_TEI_TARGETS: Final = (
-    b"/embed",
-    b"/embed_all",
-    b"/predict",
-    b"/similarity",
-    b"/decode",
-    b"/info",
+_TEI_PATHS: Final = (
+    "/embed",
+    "/embed_all",
+    "/embed_sparse",
+    "/predict",
+    "/similarity",
+    "/decode",
+    "/info",
 )
-# Targets without a prefix of their own.
-_OTHER_TARGETS: Final = (
-    b"/rerank",
-    b"/v2/rerank",
-    b"/score",
-    b"/pooling",
-    b"/classify",
-    b"/tokenize",
-    b"/detokenize",
+# Paths without a prefix of their own.
+_OTHER_PATHS: Final = (
+    "/rerank",
+    "/v2/rerank",
+    "/score",
+    "/pooling",
+    "/classify",
+    "/tokenize",
+    "/detokenize",
 )
-_PREFIXES: Final = (b"/v1/", b"/openai/")
-_ANTHROPIC_ENDS: Final = (b"/v1/messages", b"/v1/messages/count_tokens")
+_PREFIXES: Final = ("/v1/", "/openai/")
+_ANTHROPIC_ENDS: Final = ("/v1/messages", "/v1/messages/count_tokens")
 
 
 class InvalidParameter(InvalidArgument):
@@ -123,6 +127,15 @@ def tei_error(status: int, message: str) -> bytes:
     return orjson.dumps({"error": _encodable(message), "error_type": kind})
 
 
+def tei_unhealthy(_status: int, message: str) -> bytes:
+    """Return the body of the error of a server that is not ready, as TEI has it."""
+    return orjson.dumps({"error": message, "error_type": "Unhealthy"})
+
+
+def _tei_empty_error(_status: int, message: str) -> bytes:
+    return orjson.dumps({"error": _encodable(message), "error_type": "Empty"})
+
+
 def cohere_error(_status: int, message: str) -> bytes:
     """Return the body of an error as Cohere's second version has it."""
     return orjson.dumps({"message": _encodable(message)})
@@ -148,16 +161,16 @@ def anthropic_body_of(error: NereidError) -> bytes:
 
 def set_error_form(call: HttpCall) -> None:
     """Give errors of a call the form of the API that its target belongs to, if it is one here."""
-    target = call.target.partition(b"?")[0]
-    if target in _TEI_TARGETS:
+    path = path_of(call.target)
+    if path in _TEI_PATHS:
         call.encode_error = tei_error
-    elif target.endswith(b"/v2/rerank"):
+    elif path.endswith(("/v2/rerank", "/v2/embed")):
         call.encode_error = cohere_error
-    elif target.endswith(b"/v1/systemone"):
+    elif path.endswith("/v1/systemone"):
         call.encode_error = system_one_error
-    elif target.endswith(_ANTHROPIC_ENDS):
+    elif path.endswith(_ANTHROPIC_ENDS):
         call.encode_error = anthropic_error
-    elif target in _OTHER_TARGETS or target.startswith(_PREFIXES):
+    elif path in _OTHER_PATHS or path.startswith(_PREFIXES):
         call.encode_error = openai_error
 
 
@@ -168,6 +181,11 @@ def fail_call(call: HttpCall, error: NereidError, extra: bytes = b"") -> None:
         status = 422
     if call.encode_error is openai_error:
         call.encode_error = _detailed(error)
+    if call.encode_error is tei_error and isinstance(error, InvalidParameter):
+        if error.api_code == EMPTY:
+            call.encode_error = _tei_empty_error
+        else:
+            status = 422
     call.fail(status, error.message, extra=retry_line(error) + extra)
 
 

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 # Bounds that the conventions recommend, in seconds and in tokens.
 _DURATIONS: Final = tuple(0.01 * 2**power for power in range(14))
 _TOKENS: Final = tuple(4**power for power in range(14))
-_FIRST_TOKENS: Final = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+_FIRST_TOKENS: Final = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1),
+    *(0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
+)
 _NEXT_TOKENS: Final = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
 # Combinations of labels. Further models share the empty name.
 _MAX_SERIES: Final = 128

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from nereid_gateway.extras.openai.bodies import BodyReader
 from nereid_gateway.extras.openai.calls import TextServices
+from nereid_gateway.extras.openai.endpoints.audio import OpenAiAudio
 from nereid_gateway.extras.openai.endpoints.chat import OpenAiChat
 from nereid_gateway.extras.openai.endpoints.classification import OpenAiClassification
+from nereid_gateway.extras.openai.endpoints.cohere_embeddings import OpenAiCohereEmbeddings
 from nereid_gateway.extras.openai.endpoints.completions import OpenAiCompletions
 from nereid_gateway.extras.openai.endpoints.decisions import OpenAiDecisions
 from nereid_gateway.extras.openai.endpoints.embeddings import OpenAiEmbeddings
@@ -18,9 +20,9 @@ from nereid_gateway.extras.openai.endpoints.ranking import OpenAiRanking
 from nereid_gateway.extras.openai.endpoints.responses import OpenAiResponses
 from nereid_gateway.extras.openai.endpoints.tokens import OpenAiTokens
 from nereid_gateway.extras.openai.errors import set_error_form
-from nereid_gateway.extras.openai.generation.chat_templates import TemplateRenderer
 from nereid_gateway.extras.openai.generation.generator import Generator
 from nereid_gateway.extras.openai.metrics import CallMetrics
+from nereid_gateway.extras.openai.texts.chat_templates import TemplateRenderer
 from nereid_gateway.extras.openai.texts.rows import RowSubmission
 from nereid_gateway.extras.openai.texts.text_models import TextModels
 from nereid_gateway.extras.openai.work_pool import WorkPool
@@ -54,12 +56,14 @@ class OpenAiApi:
             RowSubmission(submission, self._pool),
             self._pool,
             self._metrics,
+            TemplateRenderer(data_plane),
         )
-        generator = Generator(services, submission, TemplateRenderer(data_plane))
+        generator = Generator(services, submission)
         # They have the handlers of the routes.
         self.endpoints = (
-            OpenAiModels(services, data_plane.control),
+            OpenAiModels(services, data_plane),
             OpenAiEmbeddings(services),
+            OpenAiCohereEmbeddings(services),
             OpenAiRanking(services),
             OpenAiClassification(services),
             OpenAiTokens(services),
@@ -68,6 +72,7 @@ class OpenAiApi:
             OpenAiChat(services, generator),
             OpenAiResponses(services, generator),
             OpenAiMessages(services, generator),
+            OpenAiAudio(services),
         )
 
     def write_metrics(self, page: Page) -> None:

@@ -27,7 +27,8 @@ class WorkPool:
     """Threads of one gateway. It belongs to one event loop."""
 
     def __init__(self, threads: int) -> None:
-        self._threads = ThreadPoolExecutor(threads, "texts")
+        self.threads = threads
+        self._executor = ThreadPoolExecutor(threads, "texts")
         self._idle = threads
         self._waiting = FairQueue[asyncio.Future[None]]("jobs", _MAX_JOBS, _MAX_BYTES)
 
@@ -40,14 +41,18 @@ class WorkPool:
         """
         await self._wait(call, size_bytes)
         loop = asyncio.get_running_loop()
-        work = loop.run_in_executor(self._threads, function, *arguments)
+        work = loop.run_in_executor(self._executor, function, *arguments)
         # A cancelled caller does not stop the thread, which is busy until it is done.
         work.add_done_callback(self._on_done)
-        return await asyncio.shield(work)
+        try:
+            return await asyncio.shield(work)
+        finally:
+            # An error refers to this frame: texts would stay in memory until cycles are collected.
+            del work, function, arguments
 
     def close(self) -> None:
         """Stop the threads when they have nothing to do."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._executor.shutdown(wait=False, cancel_futures=True)
 
     async def _wait(self, call: HttpCall, size_bytes: int) -> None:
         if self._idle:

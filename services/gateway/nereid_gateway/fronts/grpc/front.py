@@ -95,7 +95,7 @@ class GrpcFront:
         data_plane = self._data_plane
         groups = (
             self,
-            health.Health(data_plane.ready),
+            health.Health(data_plane.ready, lambda: data_plane.draining),
             shared_memory.SharedMemoryMethods(data_plane.regions),
         )
         bound = bind_handlers((method.handler for method in METHODS), groups)
@@ -167,6 +167,7 @@ class GrpcFront:
         request.deadline = call.deadline
         request.sender = call.account
         if call.metadata:
+            request.headers = call.metadata
             traceparent = call.get("traceparent")
             if traceparent is not None:
                 state = call.get("tracestate")

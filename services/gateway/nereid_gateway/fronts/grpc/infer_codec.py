@@ -368,8 +368,7 @@ def _classes(message: Message) -> dict[str, int]:
                 )
             if parameter.int64_param <= 0:
                 raise InvalidArgument("invalid value for 'classification' parameter, expected >= 0")
-            # If an output is named twice, the first one counts.
-            classes.setdefault(output.name, parameter.int64_param)
+            classes[output.name] = parameter.int64_param
     return classes
 
 

@@ -29,7 +29,7 @@ def region_use(message: pb.ModelInferRequest, regions: Regions) -> RegionRanges 
     As on Triton, inputs are checked first. Raises NereidError if a range is wrong.
     """
     inputs: list[tuple[int, RegionRange]] = []
-    outputs: dict[str, RegionRange | None] = {}
+    outputs: list[tuple[str, RegionRange]] = []
     for position, tensor in enumerate(message.inputs):
         place = _range(tensor)
         if place is None:
@@ -50,10 +50,8 @@ def region_use(message: pb.ModelInferRequest, regions: Regions) -> RegionRanges 
                     "output can't set both 'shared_memory_region' and 'classification'"
                 )
             regions.find_region(place)
-        # If an output is named twice, the first one counts.
-        outputs.setdefault(output.name, place)
-    placed = tuple((name, place) for name, place in outputs.items() if place is not None)
-    return RegionRanges(tuple(inputs), placed) if inputs or placed else None
+            outputs.append((output.name, place))
+    return RegionRanges(tuple(inputs), tuple(outputs)) if inputs or outputs else None
 
 
 def _range(tensor: Any) -> RegionRange | None:

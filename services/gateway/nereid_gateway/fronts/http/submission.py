@@ -72,7 +72,7 @@ class InferSubmission:
     def _add_origin(self, call: HttpCall, request: ClientRequest) -> None:
         """Set a request's sender, its trace context, and the headers forwarded to models."""
         request.sender = call.sender
-        headers = call.headers
+        headers = request.headers = call.headers
         if b"traceparent" in headers:
             state = headers.get(b"tracestate")
             request.trace_context = trace_context.binary(headers[b"traceparent"], state)

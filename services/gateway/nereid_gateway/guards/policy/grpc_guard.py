@@ -125,8 +125,7 @@ class GrpcGuard:
         admit = self._admission(path)
         if admit is None:
             return handler
-        # Reflection's streams are not in the table.
-        infers = path in METHODS_BY_PATH
+        infers = api_of(path) == "inference"
 
         def handle(call: Call) -> None:
             try:

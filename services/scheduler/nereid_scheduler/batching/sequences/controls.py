@@ -15,6 +15,7 @@ from nereid.core.tensors.datatypes import BYTES
 from nereid.core.wire.messages import InferRequest
 from nereid.model_config.sequence_controls import control_datatype
 from nereid.pb import kserve_pb2, model_config_pb2
+from nereid_scheduler.batching.queues import request_prefix
 from nereid_scheduler.core.requests.entry import Entry, RequestState, ValidHead
 
 if TYPE_CHECKING:
@@ -48,11 +49,13 @@ class ControlTensors:
         self._model_name = config.name
         # A flag: index and bytes of both values. The correlation id: datatype.
         self._tensors: list[tuple[int, _Pair] | str] = []
+        self._names: list[str] = []
         message = kserve_pb2.ModelInferRequest()
         shape = [1, 1] if config.max_batch_size > 0 else [1]
         for control_input in config.proto.sequence_batching.control_input:
             for control in control_input.control:
                 self._tensors.append(_tensor_of(control))
+                self._names.append(control_input.name)
                 datatype = control_datatype(control)
                 message.inputs.add(name=control_input.name, datatype=datatype, shape=shape)
         # True if the correlation id has a control tensor, whose type it must fit.
@@ -60,16 +63,16 @@ class ControlTensors:
         self._head_suffix = message.SerializeToString()
         self._nulls = BoundedCache[bytes, list[bytes]](_MAX_NULLS, _MAX_NULL_HEAD_BYTES)
 
-    def check(self, correlation_id: CorrelationId) -> None:
+    def check(self, correlation_id: CorrelationId, request_id: str) -> None:
         """Raise InvalidArgument if a non-empty correlation id does not fit its control tensor."""
         if not correlation_id:
             return
-        for tensor in self._tensors:
-            if isinstance(tensor, str) and (tensor == BYTES) is not isinstance(correlation_id, str):
-                wanted = "a string" if tensor == BYTES else "an unsigned integer"
+        got = BYTES if isinstance(correlation_id, str) else "UINT64"
+        for name, tensor in zip(self._names, self._tensors, strict=True):
+            if isinstance(tensor, str) and (tensor == BYTES) is not (got == BYTES):
                 raise InvalidArgument(
-                    f"the correlation ID of a sequence of model '{self._model_name}' must be"
-                    f" {wanted}, because its control tensor is of type {tensor}"
+                    f"{request_prefix(request_id)}sequence batching control '{name}' data-type is"
+                    f" '{got}', but model '{self._model_name}' expects '{tensor}'"
                 )
 
     def add_to(

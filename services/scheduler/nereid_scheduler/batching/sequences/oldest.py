@@ -62,6 +62,7 @@ class OldestBatcher(SequenceBatcher):
                 del self._offers[row]
             self.pending -= len(batch.entries)
             batch.instance = row.instance
+            self._release_slots(batch)
             return batch
         return None
 
@@ -101,10 +102,18 @@ class OldestBatcher(SequenceBatcher):
         if offers is None:
             offers = self._offers[row] = {}
         offers[entry] = sequence
-        member = member_of(entry)
-        member.slot_number = slot.index + 1
-        if member.end:
-            self._next_in_slot(slot)
+        member_of(entry).slot_number = slot.index + 1
+
+    def _release_slots(self, batch: Batch) -> None:
+        """Release the slots of the sequences that end with a batch.
+
+        While an END waits, a START of the same slot could overtake it in a batch of another shape.
+        """
+        for entry in batch.entries:
+            member = member_of(entry)
+            slot = member.sequence.slot
+            if member.end and slot is not None:
+                self._next_in_slot(slot)
 
     def _withdraw(self, sequence: Sequence) -> Entry | None:
         entry, sequence.offered = sequence.offered, None

@@ -116,7 +116,7 @@ class SequenceBatcher(ABC):
         request = entry.request
         flags = sequence_flags(request.parameters)
         if self._controls.has_id:
-            self._controls.check(flags.id)
+            self._controls.check(flags.id, request.request_id)
         sequence = self.sequences.admit(flags, now_ns, request.sequence_owner)
         if flags.start:
             sequence.executed_id = 0

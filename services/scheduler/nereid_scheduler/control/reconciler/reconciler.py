@@ -176,10 +176,17 @@ class Reconciler:
             self._loader.notify_change()
 
     async def _find(self, model: DesiredModel, decision: Decision) -> None:
+        versions: tuple[int, ...] | None = None
+        if model.change is not None:
+            # Earlier generations may have changed the versions since the request came.
+            versions = model.change.apply(self._catalogue.versions_in_service(model.name))
+
         def find() -> list[FoundModel]:
-            overrides = {model.name: model.override}
             return [
-                self._repositories.require(name, overrides.get(name)) for name in decision.names
+                self._repositories.require(name, model.override, versions)
+                if name == model.name
+                else self._repositories.require(name)
+                for name in decision.names
             ]
 
         self._desired.on_found(model, await asyncio.to_thread(find))
@@ -268,6 +275,7 @@ class Reconciler:
             served = ServedModel(found.name, namespace=found.namespace)
             self._catalogue.set_model(served)
         served.reason = ""
+        served.config_sources = found.config_sources
         self._notify_if_awaited_changed()
         reload = ModelReload(
             self._loader, served, found, model.cause, continues=model.reason in CONTINUING
@@ -315,7 +323,10 @@ class Reconciler:
             override = replace(override, directory=str(found.override_directory.path))
         # `requested` still says who named the model, even if the model moved during the load.
         by_name = model.reason is Reason.BY_NAME or model.name in self._desired.requested
-        await self._recorded.records.record_load(model.name, override, by_name=by_name)
+        versions = None if model.change is None else found.versions
+        await self._recorded.records.record_load(
+            model.name, override, by_name=by_name, versions=versions
+        )
 
     def _begin_unload(self, model: DesiredModel, _: Decision) -> Coroutine[None, None, None]:
         name = model.name

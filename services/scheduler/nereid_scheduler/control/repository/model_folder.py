@@ -6,6 +6,7 @@ import errno
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
+from nereid.core.errors import InvalidArgument
 from nereid.core.files.regular_files import read_regular_file
 from nereid.text import files as text_files
 from nereid.text.decision_reading import MANIFESTS, check_package
@@ -132,6 +133,18 @@ def refuse_package(folder: ModelFolder) -> None:
         manifest = parse_document(name, folder.read(name))
         check_package(manifest)
         raise manifest.refuse("weights", f"expected a file '{_EXPORTED}'")
+
+
+def refuse_stored_export(folder: ModelFolder) -> None:
+    """Raise InvalidArgument for an export without a version's folder in an object store."""
+    if not folder.url or not any(map(folder.has_file, EXPORT_MARKS)):
+        return
+    for name in (_EXPORTED, f"onnx/{_EXPORTED}"):
+        if folder.has_file(name):
+            raise InvalidArgument(
+                f"the export in '{folder.path.name}' has no version: in an object store its"
+                f" {name} belongs into a folder '1'"
+            )
 
 
 def version_numbers(names: Iterable[str]) -> list[int]:

@@ -55,7 +55,9 @@ class RecordedModels:
             require_allowed_files(override, allowed=self._files_allowed)
         except NereidError as error:
             return FoundModel(record.name, error=error)
-        return await asyncio.to_thread(self._repositories.require, record.name, override)
+        return await asyncio.to_thread(
+            self._repositories.require, record.name, override, record.versions
+        )
 
     def _find_outline(self, record: ModelRecord) -> FoundModel:
         if record.files and not record.lost:
@@ -66,7 +68,7 @@ class RecordedModels:
         if record.lost:
             return FoundModel(record.name, error=record.loss())
         override = None if record.config is None else Override(record.config)
-        return self._repositories.require(record.name, override)
+        return self._repositories.require(record.name, override, record.versions)
 
 
 class NoRecordedModels(RecordedModels):

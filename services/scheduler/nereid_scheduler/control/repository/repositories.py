@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -24,16 +25,18 @@ from nereid.model_config import (
     check_version_costs,
     complete_config,
     fill_backend,
-    parse_config,
     select_versions,
 )
+from nereid.model_config.overlays import ConfigFile, read_config_files
 from nereid.object_store.errors import StoreError
 from nereid.pb import model_config_pb2 as config_pb
-from nereid.text.files import TOKENIZERS
+from nereid.text.files import LARGE
+from nereid_scheduler.control.repository.config_files import ConfigFiles
 from nereid_scheduler.control.repository.model_folder import (
     LocalFolder,
     find_export,
     refuse_package,
+    refuse_stored_export,
     version_numbers,
 )
 from nereid_scheduler.core.models.dependencies import (
@@ -45,7 +48,7 @@ from nereid_scheduler.core.models.dependencies import (
 )
 from nereid_scheduler.core.models.found_model import FoundModel, NotUnique, NoVersion
 from nereid_scheduler.core.models.overrides import parse_override, write_files
-from nereid_scheduler.core.models.revision import CONFIG_FILE, CONFIG_FOLDER
+from nereid_scheduler.core.models.revision import CONFIG_FILE
 from nereid_scheduler.placement.models.catalogue import FoundName
 from nereid_scheduler.placement.models.config_completion import check_servable
 
@@ -81,7 +84,7 @@ class Repositories:
     """Model repositories. With `namespacing`, each is a namespace and all names are qualified."""
 
     paths: Sequence[str]
-    config_name: str = ""
+    config_files: ConfigFiles = field(default_factory=ConfigFiles)
     namespacing: bool = False
     # Repositories in object stores. Key: a repository's path.
     stored: Mapping[str, StoredRepository] = field(default_factory=dict)
@@ -102,17 +105,30 @@ class Repositories:
         places = self._places(all_files=True)
         return [self._read(name, places) for name in sorted(places)]
 
-    def find(self, name: str, override: Override | None = None) -> FoundModel | None:
-        """Return a model as it is now, or as the override says; `None` if there is none."""
+    def find(
+        self,
+        name: str,
+        override: Override | None = None,
+        versions: tuple[int, ...] | None = None,
+    ) -> FoundModel | None:
+        """Return a model as it is now, or as the override says; `None` if there is none.
+
+        versions: those to serve, in place of those of the version policy.
+        """
         if override is not None and override.files:
             return self._write_override(name, override)
         places = self._places_of(name)
-        return self._read(name, places, override) if name in places else None
+        return self._read(name, places, override, versions) if name in places else None
 
-    def require(self, name: str, override: Override | None = None) -> FoundModel:
+    def require(
+        self,
+        name: str,
+        override: Override | None = None,
+        versions: tuple[int, ...] | None = None,
+    ) -> FoundModel:
         """Return a model as `find` does. A model that is missing or unreadable has an error."""
         try:
-            found = self.find(name, override)
+            found = self.find(name, override, versions)
         except StoreError as error:
             found = FoundModel(name, error=Unavailable(error.text))
         except OSError as error:
@@ -195,17 +211,22 @@ class Repositories:
             return FoundModel(name, error=failed, namespace=namespace)
         plain = plain_name(name, namespace)
         folder = LocalFolder(directory.path)
-        found = _ModelReader(plain, folder, self.config_name, override).read(directory)
+        found = _ModelReader(plain, folder, self.config_files, override).read(directory)
         return self._in_namespace(found, namespace, {})
 
     def _read(
-        self, name: str, places: Mapping[str, _Place], override: Override | None = None
+        self,
+        name: str,
+        places: Mapping[str, _Place],
+        override: Override | None = None,
+        versions: tuple[int, ...] | None = None,
     ) -> FoundModel:
         plain, namespace, folders, _ = places[name]
         if len(folders) > 1:
             # Clients see this error: it contains no paths.
             return FoundModel(name, folders[0].path, error=NotUnique(NOT_UNIQUE))
-        found = _ModelReader(plain, folders[0], self.config_name, override).read()
+        reader = _ModelReader(plain, folders[0], self.config_files, override, versions)
+        found = reader.read()
         return self._in_namespace(found, namespace, places)
 
     def _in_namespace(
@@ -248,15 +269,18 @@ def _is_model(path: Path) -> bool:
 
 
 def _small_files(texts: TextFiles) -> dict[str, bytes]:
-    """Return the contents of files of text models, without those of tokenizers.
+    """Return the contents of files of text models, without those of large ones.
 
     If one is too large or unreadable, return none: the model can be served without them.
     """
     try:
         return {
-            name: b"" if name in TOKENIZERS else texts.read_file(name, _MAX_SMALL_BYTES)
+            name: b"" if name in LARGE else texts.read_file(name, _MAX_SMALL_BYTES)
             for name in texts.states
         }
+    except StoreError:
+        # Another attempt may succeed.
+        raise
     except OSError as error:
         _log.debug("no padding is added to an export: %s", error)
         return {}
@@ -264,15 +288,22 @@ def _small_files(texts: TextFiles) -> dict[str, bytes]:
 
 class _ModelReader:
     def __init__(
-        self, name: str, folder: ModelFolder, config_name: str, override: Override | None
+        self,
+        name: str,
+        folder: ModelFolder,
+        config_files: ConfigFiles,
+        override: Override | None,
+        versions: tuple[int, ...] | None = None,
     ) -> None:
+        self._versions = versions
         self._name, self._folder = name, folder
         self._override = override
-        self._custom_config = f"{CONFIG_FOLDER}/{config_name}.pbtxt" if config_name else ""
-        self._config = CONFIG_FILE
+        self._config_files = config_files
         self._available: tuple[int, ...] = ()
         self._file_digests: dict[int, bytes] = {}
-        self._config_text = b""
+        # Contents by path, the lowest first. All in one digest.
+        self._config_texts: dict[str, bytes] = {}
+        self._sources: Mapping[str, str] = {}
         self._export = ""
 
     def read(self, directory: OverrideDirectory | None = None) -> FoundModel:
@@ -281,6 +312,8 @@ class _ModelReader:
         try:
             self._read_directory()
             draft = self._read_config()
+            if self._versions is not None:
+                draft.version_policy.specific.versions[:] = self._versions
             versions = select_versions(draft.version_policy, self._available)
             if not versions:
                 raise NoVersion(
@@ -320,19 +353,24 @@ class _ModelReader:
             self._name, folder.path, draft, versions, digests, digest, error, directory
         )
         files = frozenset(folder.files)
-        found = replace(found, url=folder.url, export=self._export, files=files)
+        found = replace(
+            found, url=folder.url, export=self._export, files=files, config_sources=self._sources
+        )
         if error is not None:
             return found
         texts = {number: folder.text_files(self._export or str(number)) for number in versions}
         export_files = {}
-        if self._override is None and not self._config_text and not folder.url:
+        if self._override is None and not self._config_texts:
             export_files = {number: _small_files(files) for number, files in texts.items()}
         return replace(found, text_files=texts, export_files=export_files)
 
     def _digest(self) -> bytes:
-        digest = hashlib.blake2b(self._config_text, digest_size=16)
+        digest = hashlib.blake2b(b"\0".join(self._config_texts.values()), digest_size=16)
         for number in self._available:
             digest.update(b"%d:%b" % (number, self._file_digests.get(number, b"")))
+        if self._versions is not None:
+            # A load that names no version then finds a change.
+            digest.update(repr(self._versions).encode())
         return digest.digest()
 
     def _read_directory(self) -> None:
@@ -345,26 +383,27 @@ class _ModelReader:
         self._available = tuple(version_numbers(self._folder.subfolders()))
         if not self._available and not self._folder.has_file(CONFIG_FILE):
             refuse_package(self._folder)
+            refuse_stored_export(self._folder)
         # Make digests before the load: a file that is written during the load is then a change.
         for number in self._available:
             self._file_digests[number] = self._folder.digest(number)
-        if self._custom_config and self._folder.has_file(self._custom_config):
-            self._config = self._custom_config
-        try:
-            self._config_text = self._folder.read(self._config)
-        except FileNotFoundError:
-            self._config_text = b""
+        overlay = self._config_files.overlay
+        for path in (self._config_files.choose(self._folder.has_file), *filter(None, [overlay])):
+            with suppress(FileNotFoundError):
+                self._config_texts[path] = self._folder.read(path)
 
     def _read_config(self) -> config_pb.ModelConfig:
         name = self._name
         if self._override is not None:
             draft = parse_override(self._override.config)
         else:
-            try:
-                draft = parse_config(self._config_text.decode(), model_name=name)
-            except UnicodeDecodeError as error:
-                text = f"{self._config.rpartition('/')[2]} of model '{name}' is not UTF-8 text"
-                raise InvalidArgument(text) from error
+            overlay = self._config_files.overlay
+            files = [
+                ConfigFile(path, self._decode(path), path == overlay) for path in self._config_texts
+            ]
+            draft, self._sources = read_config_files(
+                files, model_name=name, variables=self._config_files.variables
+            )
         if draft.name and draft.name != name:
             raise InvalidArgument(
                 f"unexpected directory name '{name}' for model '{draft.name}', directory name must"
@@ -375,6 +414,13 @@ class _ModelReader:
         # Completing finds errors that do not depend on the model file.
         complete_config(draft, model_name=name, description=None)
         return draft
+
+    def _decode(self, path: str) -> str:
+        try:
+            return self._config_texts[path].decode()
+        except UnicodeDecodeError as error:
+            text = f"{path.rpartition('/')[2]} of model '{self._name}' is not UTF-8 text"
+            raise InvalidArgument(text) from error
 
     def _filenames(self) -> list[str]:
         if not self._available:

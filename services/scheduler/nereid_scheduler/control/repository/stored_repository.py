@@ -18,8 +18,8 @@ from nereid.object_store.errors import StoreError
 from nereid.object_store.plans.listing import changed_models
 from nereid.object_store.plans.urls import is_store_url, parse_store_url
 from nereid.object_store.store import ObjectStore
+from nereid_scheduler.control.repository.config_files import ConfigFiles
 from nereid_scheduler.control.repository.store_calls import StoreCalls
-from nereid_scheduler.core.models.revision import CONFIG_FILE, CONFIG_FOLDER
 from nereid_scheduler.core.models.text_files import TextFiles, find_text_files
 
 if TYPE_CHECKING:
@@ -30,9 +30,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _MAX_FILE_BYTES: Final = 16 << 20
+_MAX_KEPT_BYTES: Final = 256 << 10
 _READS_AT_A_TIME: Final = 16
 # Seconds to wait for one model, for all names (each load asks for them), and for all objects.
 _LIMIT_S: Final = 10.0
+_CONFIG_FILES: Final = ConfigFiles()
 _NAMES_LIMIT_S: Final = 5.0
 _LISTING_LIMIT_S: Final = 300.0
 
@@ -101,10 +103,13 @@ class StoredFolder:
         paths = find_text_files(place, self.has_file)
 
         def read(name: str, limit: int) -> bytes:
-            stored = objects[paths[name]]
+            stored, key = objects[paths[name]], f"{self.path.name}/{paths[name]}"
             if stored.size > limit:
                 raise OSError(errno.EFBIG, f"it has more than {limit} bytes", name)
-            return self._repository.read_once(f"{self.path.name}/{paths[name]}", stored)
+            if stored.size > _MAX_KEPT_BYTES:
+                return self._repository.read_once(key, stored)
+            # Each listing asks for the small files of models without a configuration.
+            return self._repository.read(key, stored)
 
         states = {name: f"{objects[path].size}:{objects[path].tag}" for name, path in paths.items()}
         return TextFiles(states, read)
@@ -114,14 +119,15 @@ class StoredRepository:
     """One repository in an object store. Several threads may use it."""
 
     def __init__(
-        self, store: ObjectStore, config_name: str = "", limit_s: float = _LIMIT_S
+        self,
+        store: ObjectStore,
+        config_files: ConfigFiles = _CONFIG_FILES,
+        limit_s: float = _LIMIT_S,
     ) -> None:
         self.store = store
         self._calls = StoreCalls(str(store.url))
         self._limit_s = limit_s
-        self._config_names = [CONFIG_FILE]
-        if config_name:
-            self._config_names.append(f"{CONFIG_FOLDER}/{config_name}.pbtxt")
+        self._config_names = config_files.paths()
         self._lock = threading.Lock()
         self._models: _LastListing[dict[str, ModelListing]] = _LastListing()
         self._names: _LastListing[list[str]] = _LastListing()
@@ -240,11 +246,11 @@ class StoredRepository:
 
 
 def open_stored_repositories(
-    paths: Sequence[str], environ: Mapping[str, str], config_name: str = ""
+    paths: Sequence[str], environ: Mapping[str, str], config_files: ConfigFiles
 ) -> dict[str, StoredRepository]:
     """Return the repositories that are in object stores. Do not call the stores yet."""
     return {
-        path: StoredRepository(ObjectStore(parse_store_url(path), environ), config_name)
+        path: StoredRepository(ObjectStore(parse_store_url(path), environ), config_files)
         for path in paths
         if is_store_url(path)
     }

@@ -16,8 +16,9 @@ from nereid_scheduler.control.rules import ALL_MODELS, EXPLICIT, POLL
 from nereid_scheduler.control.sources.step_rights import StepRights
 from nereid_scheduler.core.models.dependencies import step_models
 from nereid_scheduler.core.models.desired_models import Reason
-from nereid_scheduler.core.models.found_model import NotUnique
+from nereid_scheduler.core.models.found_model import NotUnique, NoVersion
 from nereid_scheduler.core.models.load_order import in_load_order, refuse_cycles
+from nereid_scheduler.core.models.version_change import VersionChange
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Coroutine, Iterable, Mapping
@@ -177,44 +178,86 @@ class ModelControl:
         name: str,
         override: Override | None = None,
         permitted: PermittedModels | None = None,
+        version: int | None = None,
     ) -> None:
         """Serve a model as it is in its repository now, or as the override says.
 
+        version: the one to load beside those in service; `None` leaves it to the version policy.
         permitted: who asks, and models that may be steps; `None` permits all. If the load fails,
         NereidError is raised and the old versions stay in service.
         """
         self._require_explicit()
         require_allowed_files(override, allowed=self._rules.allow_model_files)
-        if "/" in name or name in (".", ".."):
+        if not name.strip():
+            raise InvalidArgument(
+                "Model name cannot be empty. Please enter a valid name to deploy."
+            )
+        if "/" in name or name.strip() in (".", ".."):
             raise InvalidArgument(
                 f"invalid model name '{name}', model name must not contain path traversal"
                 " characters"
             )
         if permitted is not None and permitted.models != ALL_NAMES:
             await self._step_rights.check(name, override, permitted)
-        await self._carry_out(self._load_all(name, override, _requester(permitted)))
+        change = None if version is None else VersionChange(version, is_added=True)
+        await self._carry_out(self._load_all(name, override, _requester(permitted), change))
 
-    async def _load_all(self, name: str, override: Override | None, principal: str) -> None:
+    async def _load_all(
+        self, name: str, override: Override | None, principal: str, change: VersionChange | None
+    ) -> None:
         names = [name]
         if self._repositories.namespacing:
             names = await asyncio.to_thread(self._repositories.qualified_names, name, override)
         for qualified in names or [name]:
-            await self._fulfil(qualified, Reason.BY_NAME, override=override, principal=principal)
+            if change is not None and change.is_added:
+                await self._require_version(qualified, change.version)
+            await self._fulfil(
+                qualified, Reason.BY_NAME, override=override, principal=principal, change=change
+            )
+
+    async def _require_version(self, name: str, version: int) -> None:
+        """Raise InvalidArgument if the repository has the model, but not this version of it."""
+        found = await asyncio.to_thread(self._repositories.require, name, None, (version,))
+        if isinstance(found.error, NoVersion):
+            raise InvalidArgument(f"model '{found.plain_name}' has no version {version}")
 
     async def unload(
-        self, name: str, permitted: PermittedModels | None = None, *, dependents: bool = False
+        self,
+        name: str,
+        permitted: PermittedModels | None = None,
+        version: int | None = None,
+        *,
+        dependents: bool = False,
     ) -> None:
         """Unload a model; return once it accepts no requests, before its last request has ended.
 
-        permitted: names who asks. dependents: unload steps' models too, unless they were loaded by
-        name or other ensembles use them.
+        version: the one to unload; the others stay in service. permitted: names who asks.
+        dependents: unload steps' models too, unless they were loaded by name or other ensembles
+        use them.
         """
         self._require_explicit()
         principal = _requester(permitted)
-        await self._carry_out(self._unload_all(name, principal, dependents=dependents))
-
-    async def _unload_all(self, name: str, principal: str, *, dependents: bool) -> None:
         names = self._catalogue.qualified_names(name)
+        if version is not None and self._has_others(names, name, version):
+            change = VersionChange(version, is_added=False)
+            await self._carry_out(self._change_all(names, principal, change))
+            return
+        await self._carry_out(self._unload_all(names, principal, dependents=dependents))
+
+    def _has_others(self, names: Iterable[str], plain_name: str, version: int) -> bool:
+        """Return whether other versions stay in service; InvalidArgument if this one is not."""
+        in_service = [set(self._catalogue.versions_in_service(name)) for name in names]
+        if not any(version in versions for versions in in_service):
+            raise InvalidArgument(f"version {version} of model '{plain_name}' is not in service")
+        return any(versions - {version} for versions in in_service)
+
+    async def _change_all(
+        self, names: Iterable[str], principal: str, change: VersionChange
+    ) -> None:
+        for name in names:
+            await self._fulfil(name, Reason.BY_NAME, principal=principal, change=change)
+
+    async def _unload_all(self, names: Iterable[str], principal: str, *, dependents: bool) -> None:
         steps = {
             step
             for qualified in names

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from nereid.core.errors import Internal
@@ -26,6 +27,11 @@ def parse_model_record(key: str, document: Mapping[str, Any]) -> ModelRecord | N
     """Return a model's record, or `None` for another one. May raise DamagedRecord."""
     if not key.startswith(MODEL_PREFIX):
         return None
+    versions = document.get("versions")
+    if versions is not None and not (
+        type(versions) is list and all(type(version) is int for version in versions)
+    ):
+        raise DamagedRecord("a value is of another type")
     record = ModelRecord(
         key.removeprefix(MODEL_PREFIX),
         document.get("loaded", None),
@@ -34,6 +40,7 @@ def parse_model_record(key: str, document: Mapping[str, Any]) -> ModelRecord | N
         document.get("files", {}),
         document.get("lost", ""),
         document.get("directory", ""),
+        None if versions is None else tuple(versions),
     )
     valid = (
         type(record.loaded) is bool
@@ -107,13 +114,24 @@ class ModelRecords:
         files = {path: content[digest] for path, digest in record.files.items()}
         return Override(record.config or "", files, record.directory)
 
-    async def record_load(self, name: str, override: Override | None, *, by_name: bool) -> None:
-        """Record a load. Wait a limited time until the record is written; writing may fail."""
+    async def record_load(
+        self,
+        name: str,
+        override: Override | None,
+        *,
+        by_name: bool,
+        versions: tuple[int, ...] | None = None,
+    ) -> None:
+        """Record a load. Wait a limited time until the record is written; writing may fail.
+
+        versions: those in service, unless the version policy says.
+        """
         if override is not None and override.files:
             self._put_with_files(name, override)
         else:
             config = None if override is None else override.config
-            self._put(ModelRecord(name, loaded=True, by_name=by_name, config=config))
+            record = ModelRecord(name, loaded=True, by_name=by_name, config=config)
+            self._put(replace(record, versions=versions))
         await self._recorder.written(model_key(name))
 
     async def record_request(self, name: str) -> None:
@@ -193,7 +211,14 @@ class NoModelRecords(ModelRecords):
         """Return False."""
         return False
 
-    async def record_load(self, name: str, override: Override | None, *, by_name: bool) -> None:
+    async def record_load(
+        self,
+        name: str,
+        override: Override | None,
+        *,
+        by_name: bool,
+        versions: tuple[int, ...] | None = None,
+    ) -> None:
         """Record nothing."""
 
     async def record_request(self, name: str) -> None:

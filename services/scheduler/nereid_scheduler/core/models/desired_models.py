@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.models.found_model import FoundModel
     from nereid_scheduler.core.models.model_record import ModelRecord
     from nereid_scheduler.core.models.overrides import Override
+    from nereid_scheduler.core.models.version_change import VersionChange
 
 
 class Reason(Enum):
@@ -77,6 +78,8 @@ class DesiredModel:
     override: Override | None = None
     # The only executors that load the model; `None` means all executors.
     hosts: frozenset[str] | None = None
+    # Change of the versions in service; `None` means those of the version policy.
+    change: VersionChange | None = None
     record: ModelRecord | None = None
     # True until the files that the record names have been read.
     files_pending: bool = False
@@ -142,6 +145,7 @@ class DesiredModels:
         *,
         override: Override | None = None,
         hosts: frozenset[str] | None = None,
+        change: VersionChange | None = None,
         record: ModelRecord | None = None,
         awaited_as: str = "",
         principal: str = "",
@@ -153,7 +157,7 @@ class DesiredModels:
         awaited_as: plain name by which requests wait for the model.
         """
         model = DesiredModel(
-            name, reason, found, override, hosts, principal=principal, on_end=on_end
+            name, reason, found, override, hosts, change, principal=principal, on_end=on_end
         )
         if reason is Reason.MOVED:
             self._moved.append(model)

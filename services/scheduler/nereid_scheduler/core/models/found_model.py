@@ -67,6 +67,8 @@ class FoundModel:
     files: frozenset[FileState] = frozenset()
     # Key: a version.
     text_files: Mapping[int, TextFiles] = field(default_factory=dict)
+    # File and line by the path of a field, if the configuration has several files or variables.
+    config_sources: Mapping[str, str] = field(default_factory=dict)
     # Files of text models by version, if there is no config.pbtxt. Tokenizers are empty here.
     export_files: Mapping[int, Mapping[str, bytes]] = field(default_factory=dict)
 

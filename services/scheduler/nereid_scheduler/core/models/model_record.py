@@ -30,6 +30,8 @@ class ModelRecord:
     lost: str = ""
     # Where the scheduler has written the files for executors.
     directory: str = ""
+    # Versions in service in place of those of the version policy; `None` if the policy says.
+    versions: tuple[int, ...] | None = None
 
     @property
     def key(self) -> str:
@@ -45,6 +47,7 @@ class ModelRecord:
             "files": dict(self.files),
             "lost": self.lost,
             "directory": self.directory,
+            "versions": None if self.versions is None else list(self.versions),
         }
 
     def loss(self) -> Internal:

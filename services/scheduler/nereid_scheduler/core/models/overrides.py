@@ -22,6 +22,7 @@ from nereid.core.permitted_models import PERMITTED_MODELS
 from nereid.model_config.validation.file_names import is_inside
 from nereid.pb import model_config_pb2
 from nereid_scheduler.core.models.override_json import as_declared, parse_object
+from nereid_scheduler.core.models.version_change import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,8 +80,12 @@ def read_override(
         elif name.startswith(_FILE):
             _expect(name, kind, "bytes_param")
             files[name[len(_FILE) :]] = parameter.bytes_param
-        elif name != PERMITTED_MODELS:
+        elif name not in (PERMITTED_MODELS, VERSION):
             raise InvalidArgument(f"unrecognized load parameter '{name}'.")
+    if VERSION in parameters and (files or config is not None):
+        raise InvalidArgument(
+            f"load parameter '{VERSION}' cannot be combined with a configuration or files."
+        )
     if config is None:
         return Override("", files) if files else None
     return Override(config, files)

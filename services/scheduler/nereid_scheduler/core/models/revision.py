@@ -87,7 +87,7 @@ def _files(version: Path, top: Path) -> Iterator[Path]:
     for directory, below, names in os.walk(top, followlinks=True):
         if directory == str(version.parent):
             below[:] = [name for name in below if _is_shared(name) or name == version.name]
-            names[:] = [name for name in names if name != CONFIG_FILE]
+            names[:] = [name for name in names if not is_config_file(name)]
         real = os.path.realpath(directory)
         if real in seen:
             # A symbolic link leads to a directory that was seen before.
@@ -96,6 +96,16 @@ def _files(version: Path, top: Path) -> Iterator[Path]:
         seen.add(real)
         below[:] = sorted(name for name in below if name != _COMPILED)
         yield from (Path(directory, name) for name in names)
+
+
+def overlay_file(profile: str) -> str:
+    """Return the name of a profile's overlay, which is merged over a model's configuration."""
+    return f"config.{profile}.pbtxt"
+
+
+def is_config_file(name: str) -> bool:
+    """Return whether a file beside the versions is a configuration, or an overlay of one."""
+    return name.startswith("config.") and name.endswith(".pbtxt")
 
 
 def _is_shared(folder: str) -> bool:

@@ -92,6 +92,9 @@ class ValidHead:
     # equal with max_batch_tokens, where the batch decides.
     elements: int = 0
     padded_elements: int = 0
+    # If the request omits inputs that have a default: the head with these, and one row of each.
+    completed_head: bytes = b""
+    default_rows: tuple[bytes, ...] = ()
 
 
 class PendingRequest(Protocol):

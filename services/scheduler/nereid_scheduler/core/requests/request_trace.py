@@ -9,7 +9,7 @@ from nereid.observability.tracing import above_steps, child_context
 if TYPE_CHECKING:
     from nereid.core.wire.messages import TracedTensor
 
-# Later responses of a request are not recorded.
+# Later responses and skipped steps of a request are not recorded.
 _MAX_RESPONSES: Final = 128
 
 
@@ -30,6 +30,7 @@ class RequestTrace:
         "queued_ns",
         "responses_ns",
         "root",
+        "skipped_steps",
         "started_ns",
         "tensors",
         "waits",
@@ -51,6 +52,8 @@ class RequestTrace:
         self.waits = True
         # Times of the responses, if there may be several.
         self.responses_ns: list[int] = []
+        # Steps of an ensemble that were skipped.
+        self.skipped_steps: list[str] = []
         # Copies of tensors, made while their memory was valid.
         self.tensors: list[TracedTensor] = []
         # The reader's own: what it collects for the client's request that led to this one.
@@ -87,6 +90,11 @@ class RequestTrace:
         """Begin an ensemble's first steps; return the context to send with them."""
         self.waits = False
         return above_steps(self.context) if self._has_spans else self.context
+
+    def add_skipped_step(self, model: str) -> None:
+        """Add the model of a step that a condition has skipped."""
+        if len(self.skipped_steps) < _MAX_RESPONSES:
+            self.skipped_steps.append(model)
 
     def begin_lookup(self) -> bytes:
         """Begin a cache lookup; return the context to send to the cache."""

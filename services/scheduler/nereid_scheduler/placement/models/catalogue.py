@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.core.c_integers import parse_c_integer
 from nereid.core.errors import InvalidArgument, NereidError, NotFound, Unavailable
-from nereid.model_config.batching_fields import runs_at_most_once
+from nereid.model_config.batching_fields import configured_traffic, runs_at_most_once
 from nereid.object_store.plans.urls import is_store_url
 from nereid_scheduler.core.models.dependencies import (
     plain_name,
@@ -19,14 +21,17 @@ from nereid_scheduler.core.models.desired_models import NO_CAUSE, DesiredModels
 from nereid_scheduler.core.models.lifecycle import VersionLife, VersionState
 from nereid_scheduler.core.models.revision import revision_of
 from nereid_scheduler.core.models.text_files import NO_TEXT_FILES, TextFiles
+from nereid_scheduler.core.models.traffic_table import TrafficTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from nereid.core.traffic.weights import Traffic
     from nereid.pb import model_config_pb2 as config_pb
     from nereid_scheduler.core.models.desired_models import Cause
     from nereid_scheduler.core.models.on_demand_models import OnDemandModel
     from nereid_scheduler.core.models.overrides import OverrideDirectory
+    from nereid_scheduler.core.models.traffic_table import FoundTraffic
     from nereid_scheduler.versions.instance_pool import InstancePool
     from nereid_scheduler.versions.model_version import ModelVersion
 
@@ -65,6 +70,8 @@ class ServedVersion:
     load_duration_s: float | None = None
     # True if the version is added to a model in service, which stays ready meanwhile.
     is_addition: bool = False
+    # True once the version was ready, or has failed.
+    first_load_ended: bool = False
     # True if another scheduler may have served the version before. Its counters then continue.
     continues: bool = False
     # Why the version is being loaded or unloaded; NO_CAUSE once it has been.
@@ -128,6 +135,8 @@ class ServedModel:
     versions: dict[int, ServedVersion] = field(default_factory=dict)
     reason: str = ""
     namespace: str = ""
+    # As in FoundModel.
+    config_sources: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def plain_name(self) -> str:
@@ -173,9 +182,10 @@ class ServedModel:
 
 @dataclass(slots=True)
 class Ready:
-    """The version executes requests."""
+    """The version executes requests. is_chosen: for this request alone, by the model's traffic."""
 
     served: ServedVersion
+    is_chosen: bool = False
 
 
 @dataclass(slots=True)
@@ -216,8 +226,13 @@ class Catalogue:
     """All models by name. A plain name that exists in several namespaces is ambiguous."""
 
     def __init__(
-        self, models: Iterable[ServedModel] = (), desired: DesiredModels | None = None
+        self,
+        models: Iterable[ServedModel] = (),
+        desired: DesiredModels | None = None,
     ) -> None:
+        self.traffic = TrafficTable(time.monotonic)
+        # Models with a version whose configuration has traffic, by qualified names.
+        self.configured_traffic: set[str] = set()
         self._models: dict[str, ServedModel] = {}
         # Key: a plain name. Value: the qualified names, as keys.
         self._namespaced: dict[str, dict[str, None]] = {}
@@ -294,6 +309,39 @@ class Catalogue:
                 return OnDemand(error, on_demand, is_pending)
         return Loading(error) if loads else Missing(error)
 
+    def find_traffic(self, name: str) -> FoundTraffic | None:
+        """Return a model's traffic; `None` if it has none, or clients' name is ambiguous."""
+        if not self.traffic and not self.configured_traffic:
+            return None
+        names = self.qualified_names(name)
+        if len(names) != 1:
+            return None
+        model = self._models.get(names[0], ServedModel(names[0]))
+        return self.traffic.find(model.plain_name, self._read_configured(model))
+
+    def models_with_traffic(self) -> Iterator[tuple[ServedModel, Traffic]]:
+        """Yield the models whose requests do not all go to the latest version."""
+        for name in sorted({*self.traffic.names(), *self.configured_traffic}):
+            found, model = self.find_traffic(name), self.only_model(name)
+            if found is not None and model is not None:
+                yield model, found.traffic
+
+    def only_model(self, name: str) -> ServedModel | None:
+        """Return the model that clients mean by a name; `None` if there is none, or several."""
+        names = self.qualified_names(name)
+        return self._models.get(names[0]) if len(names) == 1 else None
+
+    def _read_configured(self, model: ServedModel) -> Traffic | None:
+        if model.name not in self.configured_traffic:
+            return None
+        served = model.ready_version(LATEST)
+        if served is not None:
+            return served.ready_runtime.config.traffic
+        drafts = [each.draft for _, each in sorted(model.versions.items())]
+        with suppress(InvalidArgument):
+            return configured_traffic(drafts[-1]) if drafts else None
+        return None
+
     def require(self, name: str, version: str) -> ServedVersion:
         """Return the ready version that a request names, or the latest; raise NereidError."""
         found = self.resolve(name, version)
@@ -303,8 +351,7 @@ class Catalogue:
 
     def ready_versions(self, name: str) -> list[ServedVersion]:
         """Return the versions of a model that are ready, by number; none if it is ambiguous."""
-        names = self.qualified_names(name)
-        model = self._models.get(names[0]) if len(names) == 1 else None
+        model = self.only_model(name)
         return [] if model is None else model.ready_versions()
 
     def runs_at_most_once(self, name: str, version: str) -> bool:
@@ -335,6 +382,11 @@ class Catalogue:
         """Return the versions of a model whose unload has not begun."""
         model = self._models.get(name, ServedModel(name))
         return [served for served in model.versions.values() if not served.life.unload_begun]
+
+    def versions_in_service(self, name: str) -> list[int]:
+        """Return the versions of a model that are ready or being loaded."""
+        states = (VersionState.READY, VersionState.LOADING)
+        return [served.number for served in self.running(name) if served.life.state in states]
 
     def is_known(self, name: str) -> bool:
         """Return whether a model is in service, is being loaded, or has failed to load."""

@@ -15,6 +15,7 @@ from nereid.model_config import (
     validate_config,
 )
 from nereid.text.export_batching import complete_export, takes_lone_rows
+from nereid.text.export_states import add_states
 from nereid_scheduler.core.models.dependencies import is_ensemble
 
 if TYPE_CHECKING:
@@ -75,6 +76,10 @@ def complete(
         draft, model_name=draft.name, description=description, settings=settings
     )
     if description is not None and export_files and not rules.disabled:
+        if add_states(completed, export_files):
+            completed = complete_config(
+                completed, model_name=draft.name, description=description, settings=settings
+            )
         complete_export(completed, export_files)
         validate_config(completed)
     return freeze_config(completed)

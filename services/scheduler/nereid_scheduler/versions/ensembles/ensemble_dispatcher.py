@@ -47,7 +47,9 @@ from nereid_scheduler.core.requests.entry import about
 from nereid_scheduler.core.requests.execution import Execution
 from nereid_scheduler.versions.dispatcher import Dispatcher
 from nereid_scheduler.versions.ensembles.ensemble_run import EnsembleRun
+from nereid_scheduler.versions.ensembles.graphs.graph import NextActions
 from nereid_scheduler.versions.ensembles.run_segments import RunSegments, are_lost
+from nereid_scheduler.versions.ensembles.step_limits import StepLimits
 from nereid_scheduler.versions.ensembles.step_tensors import (
     MAX_HEADS,
     EnsembleHeads,
@@ -55,15 +57,16 @@ from nereid_scheduler.versions.ensembles.step_tensors import (
     Tensor,
 )
 from nereid_scheduler.versions.ensembles.step_times import StepTimes
+from nereid_scheduler.versions.ensembles.tensor_rows import TensorRows
 from nereid_scheduler.versions.reruns.resent_requests import may_have_run
 from nereid_scheduler.versions.waits.nested_calls import NO_NESTED_CALLS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
     from nereid.model_config import ModelConfig
     from nereid_scheduler.core.requests.entry import Batch, Entry
-    from nereid_scheduler.versions.ensembles.graphs.graph import NextActions, Step, StepCall
+    from nereid_scheduler.versions.ensembles.graphs.graph import Plan, Step, StepCall
     from nereid_scheduler.versions.model_version import ModelVersion
     from nereid_scheduler.versions.open_requests import OpenRequests
     from nereid_scheduler.versions.steps import Turns
@@ -72,6 +75,10 @@ if TYPE_CHECKING:
 
     # Returns the version that runs a step now; raises NereidError if there is none.
     FindModel = Callable[[Step], ModelVersion]
+    # Chooses the version for a request's step; raises NereidError if there is none.
+    ChooseModel = Callable[[InferRequest], ModelVersion]
+    # Returns the choice for a step whose model has weights of traffic; `None` for other steps.
+    FindChoice = Callable[[Step], ChooseModel | None]
 
 _log = logging.getLogger(__name__)
 
@@ -98,32 +105,39 @@ class EnsembleDispatcher(Dispatcher):
         turns: Turns,
         *,
         find_model: FindModel,
+        find_choice: FindChoice = lambda _: None,
         nested_calls: NestedCalls = NO_NESTED_CALLS,
         labels: Mapping[str, tuple[str, ...]] | None = None,
         max_steps: int = _MAX_STEPS,
         max_heads: int = MAX_HEADS,
     ) -> None:
-        """find_model: returns the version that runs a step. labels: of the classes of an output."""
+        """Create a dispatcher without runs. labels: of the classes of an output."""
         self._requests = requests
         self._records = requests.records
         self._segments = RunSegments(requests.segment_owners)
         self._turns = turns
         self._name, number = requests.named
+        self._config = config
         self._decoupled = config.decoupled
         self._max_retries = context.limits.max_retries
         batcher = make_batcher(config, max_pending=context.limits.max_queue_size)
         super().__init__(batcher, calls_other_models=True)
         requests.notify_ended(self._end_run)
         self._find_model = find_model
+        self._find_choice = find_choice
         self._nested_calls = nested_calls
         self._heads = EnsembleHeads(config, number, labels or {}, max_heads)
         self._max_heads = max_heads
         self._steps: BoundedCache[Step, StepHeads] = BoundedCache(max_steps)
+        # Steps whose model has weights of traffic: their choices, and the heads by version.
+        self._choices: BoundedCache[Step, ChooseModel] = BoundedCache(max_steps)
+        self._chosen: BoundedCache[tuple[Step, ModelVersion], StepHeads] = BoundedCache(max_steps)
         self._runs: dict[Entry, EnsembleRun] = {}
         # By the step's index. A step that no request has needed has none.
         self.step_times: dict[int, StepTimes] = {}
         configured = config.proto.ensemble_scheduling.max_inflight_requests
         self._max_open_calls = configured or _MAX_OPEN_CALLS
+        self._step_limits = StepLimits(configured)
 
     def set_flow(self, entry: Entry, *, paused: bool) -> None:
         """Pause the steps of a client that cannot keep up with responses, or resume them."""
@@ -134,6 +148,8 @@ class EnsembleDispatcher(Dispatcher):
     def forget_models(self) -> None:
         """Forget the versions that run the steps, since they may have changed."""
         self._steps.clear()
+        self._choices.clear()
+        self._chosen.clear()
 
     def cancel_execution(self, entry: Entry) -> str:
         """Return the reason to count a request whose steps run as failed."""
@@ -145,10 +161,15 @@ class EnsembleDispatcher(Dispatcher):
 
     def set_config(self, config: ModelConfig) -> None:
         """Set a configuration in which the ensemble is decoupled, or is not."""
+        self._config = config
         self._decoupled = config.decoupled
 
     def close(self) -> None:
         """Do nothing, as there is no timer."""
+
+    def skipped_steps(self) -> dict[int, int]:
+        """Return how often each step was skipped, by its index."""
+        return {index: each.skipped for index, each in self.step_times.items() if each.skipped}
 
     # ---- from the queue to the steps
 
@@ -167,12 +188,21 @@ class EnsembleDispatcher(Dispatcher):
         """No sequences: the models of its steps have them."""
         return None
 
+    def has_sequence(self, key: Hashable) -> bool:  # noqa: ARG002 - of Dispatcher
+        """Return False: the models of its steps have the sequences."""
+        return False
+
     def on_queued(self) -> None:
         """See to it that a request that was just queued gets its turn."""
         self._turns.wake()
 
     def dispatch(self, now_ns: int) -> int | None:
-        """Begin to run all queued requests; return when the next step is due."""
+        """Submit the steps that may go now, begin all queued requests; return when to go on."""
+        while (waiting := self._step_limits.next_call()) is not None:
+            run, call = waiting
+            actions: NextActions[Tensor] = NextActions()
+            actions.calls.append(call)
+            self._advance(run, partial(_unchanged, actions))
         while (batch := self.batcher.next_batch(now_ns, 1)) is not None:
             self._start_run(batch, now_ns)
         return self.batcher.wake_at_ns(now_ns)
@@ -184,13 +214,24 @@ class EnsembleDispatcher(Dispatcher):
         except NereidError as error:
             self._requests.fail_entry(entry, error)
             return
-        run = self._runs[entry] = EnsembleRun(batch, head, now_ns)
-        self._advance(run, run.graph.start(head.input_tensors(entry.request.payloads)))
+        run = self._runs[entry] = EnsembleRun(batch, head, now_ns, self._rows_of(entry, head.plan))
+        inputs = head.input_tensors(entry.request.payloads)
+        self._advance(run, partial(run.graph.start, inputs))
 
-    def _advance(self, run: EnsembleRun, actions: NextActions[Tensor]) -> None:
+    def _rows_of(self, entry: Entry, plan: Plan) -> TensorRows | None:
+        if not plan.conditioned:
+            return None
+        config, batch_size = self._config.proto, entry.valid.batch_size
+        return TensorRows(config, plan, self._heads.defaults, self._find_model, batch_size)
+
+    def _advance(self, run: EnsembleRun, proceed: Callable[[], NextActions[Tensor]]) -> None:
         try:
+            actions = proceed()
+            self._record_skips(run, actions.skipped)
+            self._segments.release_tensors(run, actions.released)
             for call in actions.calls:
-                self._submit_step(run, call)
+                if not self._step_limits.must_wait(run, call):
+                    self._submit_step(run, call)
             if not run.graph.finished:
                 for outputs in actions.responses:
                     self._send_partial(run, self._build_response(run, outputs))
@@ -210,15 +251,12 @@ class EnsembleDispatcher(Dispatcher):
             self._fail_run(run, Internal.code, INTERNAL_MESSAGE)
 
     def _submit_step(self, run: EnsembleRun, call: StepCall[Tensor]) -> None:
-        step, head = call.step, run.head
-        heads = self._steps.get(step)
-        if heads is None:
-            model = self._find_model(step)
-            heads = StepHeads(step, model, head.plan, head.classes, self._max_heads)
-            self._steps.remember(step, heads)
+        step = call.step
+        heads = self._steps.get(step) or self._find_heads(run, step)
         original = run.entry.request
-        # A step of a decoupled ensemble may be called several times, so it has no fixed id.
-        number = 0 if self._decoupled else step_request_id(original.id, step.index)
+        # A step that may be called several times has no fixed id.
+        repeated = self._decoupled or call.is_repeated
+        number = 0 if repeated else step_request_id(original.id, step.index)
         parameters = original.parameters
         if run.moved:
             place = run.place_behind(call.tensors.values())
@@ -238,15 +276,32 @@ class EnsembleDispatcher(Dispatcher):
             accepts_many=True,
             sequence_owner=original.sequence_owner,
             wants_timings=original.wants_timings,
+            caller_key=original.caller_key,
         )
         if original.wants_timings:
             run.paths[call] = run.path
         on_response = partial(self._on_step_response, run, call)
         entry = heads.model.submit(request, on_response)
         run.calls[call] = heads, entry
+        self._step_limits.add_open(call)
         if request.caller:
             # A model that has called the ensemble waits for the ensemble's steps.
             self._nested_calls.add_call(request, entry)
+
+    def _find_heads(self, run: EnsembleRun, step: Step) -> StepHeads:
+        head = run.head
+        choose = self._choices.get(step) or self._find_choice(step)
+        if choose is None:
+            model = self._find_model(step)
+            heads = StepHeads(step, model, head.plan, head.classes, self._max_heads)
+            return self._steps.remember(step, heads)
+        self._choices.remember(step, choose)
+        model = choose(run.entry.request)
+        known = self._chosen.get((step, model))
+        if known is not None:
+            return known
+        heads = StepHeads(step, model, head.plan, head.classes, self._max_heads)
+        return self._chosen.remember((step, model), heads)
 
     def _on_step_response(
         self, run: EnsembleRun, call: StepCall[Tensor], response: InferResponse
@@ -257,6 +312,7 @@ class EnsembleDispatcher(Dispatcher):
         heads, entry = run.on_response(call, response)
         if not response.more:
             self._record_step(call.step.index, entry, response)
+            self._end_call(call)
         if response.error is not None:
             if self._has_lost_inputs(run, call.tensors.values()):
                 self._restart_run(run)
@@ -281,15 +337,30 @@ class EnsembleDispatcher(Dispatcher):
             self._segments.add_leases(run, outputs.values())
         if outputs is not None or not response.more:
             # Without outputs, such a response only announces that several may follow.
-            self._advance(run, run.graph.on_response(call, outputs, last=not response.more))
+            last = not response.more
+            self._advance(run, partial(run.graph.on_response, call, outputs, last=last))
         if self._decoupled:
             run.throttle(call, self._max_open_calls)
 
+    def _end_call(self, call: StepCall[Tensor]) -> None:
+        if self._step_limits.end(call):
+            self._turns.ask()
+
     def _record_step(self, index: int, entry: Entry, response: InferResponse) -> None:
+        failed = response.error is not None
+        self._times_of(index).record(entry.received_ns, _now_ns(), failed=failed)
+
+    def _record_skips(self, run: EnsembleRun, steps: Iterable[Step]) -> None:
+        for step in steps:
+            self._times_of(step.index).skipped += 1
+            if run.entry.trace is not None:
+                run.entry.trace.add_skipped_step(step.model)
+
+    def _times_of(self, index: int) -> StepTimes:
         times = self.step_times.get(index)
         if times is None:
             times = self.step_times[index] = StepTimes()
-        times.record(entry.received_ns, _now_ns(), failed=response.error is not None)
+        return times
 
     def _build_response(self, run: EnsembleRun, outputs: Sequence[Tensor | None]) -> InferResponse:
         """Return the response with these outputs; may raise SegmentLostError."""
@@ -340,12 +411,16 @@ class EnsembleDispatcher(Dispatcher):
             self._cancel_run(run)
 
     def _cancel_run(self, run: EnsembleRun) -> None:
-        if run.calls:
+        self._step_limits.remove_waiting(run)
+        open_calls = bool(run.calls)
+        if open_calls:
+            for call in run.calls:
+                self._end_call(call)
             # A model may be in the middle of responding to several of these calls.
             self._turns.call_soon(_cancel_calls, list(run.calls.values()))
             # The calls refer to the run, and would keep the request in memory.
             run.calls.clear()
-        self._segments.discard(run)
+        self._segments.return_all(run, discard=open_calls)
 
     def _has_lost_inputs(self, run: EnsembleRun, tensors: Iterable[Tensor]) -> bool:
         """Return whether the inputs of a failed step were lost, and the request may run again."""
@@ -360,7 +435,8 @@ class EnsembleDispatcher(Dispatcher):
             self._fail_run(run, Unavailable.code, _TENSORS_LOST)
             return
         # The steps of one request are not kept, so check those of all requests.
-        if any(heads.model.config.at_most_once for heads in self._steps.values()):
+        steps = (*self._steps.values(), *self._chosen.values())
+        if any(heads.model.config.at_most_once for heads in steps):
             error = may_have_run(self._name, _TENSORS_LOST)
             self._fail_run(run, error.code, error.message, error.retry_after_ms)
             return
@@ -382,6 +458,10 @@ def _outputs_of(
     if stated is None and not run.moved:
         return outputs
     return run.place_outputs(entry, outputs, stated)
+
+
+def _unchanged(actions: NextActions[Tensor]) -> NextActions[Tensor]:
+    return actions
 
 
 def _cancel_calls(calls: Iterable[tuple[StepHeads, Entry]]) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         StepHeads,
         Tensor,
     )
+    from nereid_scheduler.versions.ensembles.tensor_rows import TensorRows
     from nereid_scheduler.versions.records import Records
 
 
@@ -49,11 +50,14 @@ class EnsembleRun:
         "trace_context",
     )
 
-    def __init__(self, batch: Batch, head: ParsedHead, started_ns: int) -> None:
+    def __init__(
+        self, batch: Batch, head: ParsedHead, started_ns: int, rows: TensorRows | None = None
+    ) -> None:
+        """rows: of an ensemble whose steps have conditions."""
         self.batch = batch
         self.entry = batch.entries[0]
         self.head = head
-        self.graph: GraphRun[Tensor] = GraphRun(head.plan)
+        self.graph: GraphRun[Tensor] = GraphRun(head.plan, rows)
         self.calls: dict[StepCall[Tensor], tuple[StepHeads, Entry]] = {}
         self.leases: set[SegmentLease] = set()
         self.started_ns = started_ns

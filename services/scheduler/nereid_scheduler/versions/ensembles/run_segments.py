@@ -61,11 +61,13 @@ class RunSegments:
         response.payloads = inline(response.payloads)
         self.release_tensors(run, outputs)
 
-    def discard(self, run: EnsembleRun) -> None:
-        """Return all segments of a run. Open steps may still read them, so they are not reused."""
-        if run.leases:
-            names = {lease.segment_name for lease in run.leases}
-            self._owners.return_segments(names, discard=True)
+    def return_all(self, run: EnsembleRun, *, discard: bool) -> None:
+        """Return all segments of a run. discard: open steps may still read them."""
+        if discard:
+            self._owners.return_segments({each.segment_name for each in run.leases}, discard=True)
+        else:
+            for lease in list(run.leases):
+                self._release(run, lease)
 
     def _release(self, run: EnsembleRun, lease: SegmentLease) -> None:
         run.leases.discard(lease)

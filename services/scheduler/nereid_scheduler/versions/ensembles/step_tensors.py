@@ -17,6 +17,7 @@ from nereid.core.tensors.classification import (
 from nereid.core.tensors.datatypes import BYTES
 from nereid.core.tensors.shapes import VARIABLE, shape_fits
 from nereid.core.wire.codecs import write_parameters
+from nereid.model_config.defaults import read_defaults
 from nereid.model_config.reshapes import input_reshapes, output_reshapes
 from nereid.pb import kserve_pb2
 from nereid_scheduler.versions.ensembles.graphs.graph import Plan, steps_of
@@ -46,7 +47,7 @@ _DescribedResponse = tuple[tuple[_Described, ...], StatedPlace | None]
 
 
 class SegmentLease:
-    """Executor's segment with tensors. `uses`: number of steps and responses that need them."""
+    """Executor's segment with tensors. `uses`: number of steps, conditions and responses."""
 
     __slots__ = ("in_use", "segment_name", "uses")
 
@@ -152,7 +153,8 @@ class EnsembleHeads:
         # In the order in which Triton sends them.
         self._output_names = in_hash_order([spec.name for spec in config.outputs])
         self._batched = config.max_batch_size > 0
-        self._steps = steps_of(config.proto.ensemble_scheduling)
+        self._steps = steps_of(config.proto)
+        self.defaults = read_defaults(config.proto)
         # Inputs are reshaped before steps get them.
         self._input_reshapes = input_reshapes(config.proto)
         self._output_reshapes = output_reshapes(config.proto)
@@ -195,7 +197,7 @@ class EnsembleHeads:
         )
 
     def _plan(self, outputs: Sequence[str], classes: Collection[str]) -> Plan:
-        plan = Plan(self._steps, outputs)
+        plan = Plan(self._steps, outputs, self.defaults)
         produced = {tensor for step in plan.steps for _, tensor in step.output_map}
         for name in classes:
             if name not in produced:
@@ -290,9 +292,11 @@ class StepHeads:
             if requested is not None
         }
         self._beside = {name for name, requested in self._classes.items() if requested.beside}
-        # Number of steps and responses that need an output.
+        # Number of steps, conditions and responses that need an output.
         self._uses = {
-            name: len(plan.consumers.get(tensor, ())) + (tensor in plan.outputs)
+            name: len(plan.consumers.get(tensor, ()))
+            + (tensor in plan.conditioned)
+            + (tensor in plan.outputs)
             for name, tensor in step.output_map
         }
         self._dims = {spec.name: spec.dims for spec in model.config.inputs}

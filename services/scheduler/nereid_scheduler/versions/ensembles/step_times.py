@@ -13,6 +13,8 @@ class StepTimes:
         # Count and sum of the successful requests since the load.
         self.count = 0
         self.ns = 0
+        # Requests whose conditions skipped the step.
+        self.skipped = 0
 
     def record(self, received_ns: int, ended_ns: int, *, failed: bool) -> None:
         """Record a request that has had its last response."""

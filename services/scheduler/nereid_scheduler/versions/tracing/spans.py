@@ -146,6 +146,8 @@ class SpanTraces(Traces):
         }
         if entry.request.request_id:
             attributes["triton.request_id"] = entry.request.request_id
+        if trace.skipped_steps:
+            attributes["nereid.skipped_steps"] = ",".join(trace.skipped_steps)
         span = Span(
             name=name,
             context=trace.context,

@@ -76,6 +76,11 @@ class Validator:
             or len(payloads[0]) != valid.lone_bytes
         ):
             self.check_sizes(valid, payloads, request.request_id)
+        if valid.completed_head:
+            defaults = [row * valid.batch_size for row in valid.default_rows]
+            request.payloads = payloads = [*payloads, *defaults]
+            request.head = valid.completed_head
+            valid = self.check(valid.completed_head, request.request_id)
         key = valid.shape_key
         if valid.shape_tensors:
             key = (key, *(payloads[index] for index in valid.shape_tensors))
@@ -137,6 +142,9 @@ class _HeadReader:
         self._outputs = {spec.name: spec.datatype for spec in config.outputs}
         self._required_names = [spec.name for spec in config.inputs if not spec.optional]
         self._required = len(self._required_names)
+        self._defaults = {
+            spec.name: spec.default for spec in config.inputs if spec.default is not None
+        }
         self._padding = config.padding
         self._batches_by_tokens = (
             config.batching is not None and config.batching.max_batch_tokens > 0
@@ -150,7 +158,7 @@ class _HeadReader:
             raise Internal("a request's head is damaged") from error
         inputs = message.inputs
         names = tuple(tensor.name for tensor in inputs)
-        self._check_names(names, {tensor.name for tensor in message.outputs}, prefix)
+        self._check_names(names, [tensor.name for tensor in message.outputs], prefix)
         try:
             batch_size, shapes, sizes = self._check_inputs(inputs, prefix)
         except InvalidArgument:
@@ -174,6 +182,8 @@ class _HeadReader:
                 raise InvalidArgument(prefix + refusal.message) from None
         # Triton checks classifications when it responds, so last.
         self._check_classes(message.outputs)
+        omitted = [name for name in self._defaults if name not in names]
+        completed_head = self._complete(message, omitted, batch_size) if omitted else b""
         return ValidHead(
             batch_size=batch_size,
             lone_bytes=sizes[0] if batch_size and len(sizes) == 1 else None,
@@ -187,7 +197,22 @@ class _HeadReader:
             length=length,
             elements=elements,
             padded_elements=padded_elements,
+            completed_head=completed_head,
+            default_rows=tuple(self._defaults[name].raw for name in omitted),
         )
+
+    def _complete(
+        self, message: kserve_pb2.ModelInferRequest, omitted: Iterable[str], batch_size: int
+    ) -> bytes:
+        """Return the head with the defaults of these inputs."""
+        for name in omitted:
+            shape = self._defaults[name].shape
+            message.inputs.add(
+                name=name,
+                datatype=self._inputs[name].datatype,
+                shape=(batch_size, *shape) if self._max_batch_size > 0 else shape,
+            )
+        return message.SerializeToString()
 
     def _check_inputs(
         self, inputs: Sequence[Input], prefix: str
@@ -202,12 +227,14 @@ class _HeadReader:
             sizes.append(size)
         return batch_size, shapes, sizes
 
-    def _check_names(self, names: Sequence[str], outputs: Iterable[str], prefix: str) -> None:
-        seen: set[str] = set()
-        for name in names:
-            if name in seen:
-                raise InvalidArgument(f"{prefix}input '{name}' already exists in request")
-            seen.add(name)
+    def _check_names(self, names: Sequence[str], outputs: Sequence[str], prefix: str) -> None:
+        seen = set(names)
+        if len(seen) < len(names):
+            raise InvalidArgument(f"{prefix}input '{_repeated(names)}' already exists in request")
+        if len(outputs) > 1 and len(set(outputs)) < len(outputs):
+            raise InvalidArgument(
+                f"{prefix}output '{_repeated(outputs)}' already exists in request"
+            )
         for name in sorted(outputs):
             if name not in self._outputs:
                 raise InvalidArgument(
@@ -336,6 +363,15 @@ class _HeadReader:
 
 def _count_elements(shapes: dict[str, tuple[int, ...]]) -> int:
     return sum(datatypes.element_count(shape) for shape in shapes.values())
+
+
+def _repeated(names: Sequence[str]) -> str:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    raise AssertionError("no name is repeated")
 
 
 def _quoted(names: Iterable[str]) -> str:

@@ -14,6 +14,7 @@ from onnx import helper, numpy_helper
 from nereid_executor.backends.onnx.model_graph import (
     has_external_data,
     only_moves_strings,
+    quantizes_by_batch,
     unranked_tensors,
 )
 from tests.support.models.onnx_models import value, write
@@ -128,3 +129,24 @@ def test_a_file_that_is_no_model_has_no_weights_elsewhere(tmp_path: Path) -> Non
     for data in (b"", b"\xff" * 12):
         (tmp_path / "m").write_bytes(data)
         assert not has_external_data(tmp_path / "m")
+
+
+def test_dynamic_quantization_is_found_at_any_depth(tmp_path: Path) -> None:
+    quantizing = helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"])
+    branch = helper.make_graph([quantizing], "b", [], [])
+    plain = helper.make_node("QuantizeLinear", ["x", "s"], ["q"])
+    function = helper.make_function("own", "F", ["x"], ["q"], [quantizing], [])
+    for nodes, functions, expected in (
+        ([plain], [], False),
+        ([plain, quantizing], [], True),
+        (
+            [helper.make_node("DynamicQuantizeMatMul", ["x"], ["y"], domain="com.microsoft")],
+            [],
+            True,
+        ),
+        ([helper.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)], [], True),
+        ([plain], [function], True),
+    ):
+        model = helper.make_model(helper.make_graph(nodes, "g", [], []), functions=functions)
+        (tmp_path / "m").write_bytes(model.SerializeToString())
+        assert quantizes_by_batch(tmp_path / "m") == expected

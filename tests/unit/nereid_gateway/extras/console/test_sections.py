@@ -150,6 +150,7 @@ def test_the_steps_of_an_ensemble_and_what_they_read() -> None:
     config = ConfigFacts.of_document(
         {
             "name": "e",
+            "parameters": {"condition.b": {"string_value": "x > 1"}},
             "ensemble_scheduling": {
                 "step": [
                     {"model_name": "b", "model_version": 2, "input_map": {"I": "x"}},
@@ -169,7 +170,7 @@ def test_the_steps_of_an_ensemble_and_what_they_read() -> None:
     seen = look(1, configs={key: config}, loads=Loads({key: load}))
     (steps,) = sections.steps(seen, View(model="e")).values()
     assert steps == [
-        {"model": "b", "version": "2", "after": [1]},
+        {"model": "b", "version": "2", "after": [1], "condition": "x > 1"},
         {
             "model": "a",
             "version": "",

@@ -14,7 +14,7 @@ from nereid_gateway.extras.openai import bodies
 from nereid_gateway.extras.openai.endpoints.classification import ModerationBody, PredictBody
 from nereid_gateway.extras.openai.endpoints.embeddings import EmbeddingsBody
 from nereid_gateway.extras.openai.endpoints.ranking import RerankBody, ScoreBody, SimilarityBody
-from nereid_gateway.extras.openai.endpoints.tokens import DecodeBody, TokenizeBody
+from nereid_gateway.extras.openai.endpoints.tokens import DecodeBody, DetokenizeBody, TokenizeBody
 from nereid_gateway.extras.openai.errors import InvalidParameter
 
 TYPES = (
@@ -32,9 +32,8 @@ TYPES = (
 @pytest.mark.parametrize(
     ("content", "parameter", "message"),
     [
-        (b'{"input": "a"}', "model", "Missing required parameter: 'model'."),
         (b'{"model": "m", "input": "a", "x y": 1}', "x y", "Unknown parameter: 'x y'."),
-        (b'{"model": 1, "input": "a"}', "model", "Invalid value for 'model': Expected `str`"),
+        (b'{"model": 1, "input": "a"}', "model", "Invalid value for 'model': Expected `str"),
         (b'{"model": "m", "input": [1.5]}', "input[0]", "Invalid value for 'input[0]'"),
         (b'{"model": "m", "input": "a", "encoding_format": "x"}', "encoding_format", "Invalid"),
     ],
@@ -90,3 +89,10 @@ def test_lists_of_too_many_elements_are_refused(items: bytes) -> None:
     with pytest.raises(InvalidParameter, match="more than 300000") as refused:
         bodies.decode(b'{"model":"m","input":[%b]}' % items, EmbeddingsBody)
     assert refused.value.parameter == "input"
+
+
+def test_a_missing_parameter_is_named() -> None:
+    with pytest.raises(InvalidParameter) as refused:
+        bodies.decode(b'{"model": "m"}', DetokenizeBody)
+    assert refused.value.parameter == "tokens"
+    assert refused.value.message == "Missing required parameter: 'tokens'."

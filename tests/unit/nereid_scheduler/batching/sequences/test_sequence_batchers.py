@@ -542,11 +542,13 @@ def test_minimum_slot_utilization_delays_a_batch() -> None:
 
 def test_a_correlation_id_must_be_of_the_control_tensors_kind() -> None:
     site = SequenceSite(DIRECT + CONTROLS)
-    assert "must be an unsigned integer" in site.refused("text", "s").message
+    assert site.refused("text", "s").message.startswith(
+        "[request id: <id_unknown>] sequence batching control 'CORRID' data-type is 'BYTES', but "
+    )
     assert "non-empty correlation ID" in site.refused("", "s").message
     text = CONTROLS.replace("TYPE_UINT32", "TYPE_STRING")
     site = SequenceSite(DIRECT + text)
-    assert "must be a string" in site.refused(1, "s").message
+    assert site.refused(1, "s").message.endswith("is 'UINT64', but model 'm' expects 'BYTES'")
     assert "non-zero or non-empty" in site.refused(0, "s").message
     entry = site.enqueue("é", "s")
     assert entry.request.payloads[-1] == b"\2\0\0\0" + "é".encode()
@@ -563,6 +565,21 @@ def test_a_delay_waits_for_other_sequences() -> None:
     assert site.batcher.wake_at_ns(0) == 30 * US
     second = site.enqueue(2, "s")
     assert site.rows() == [first, second]
+
+
+def test_a_start_never_overtakes_the_end_in_its_slot() -> None:
+    site = SequenceSite(OLDEST, max_batch_size=4)
+    begun = [site.enqueue(1, "s"), site.enqueue(2, "s")]
+    assert site.rows() == begun
+    waiting = site.enqueue(3, "s", shape="long")
+    site.finish(*begun)
+    goes_on = site.enqueue(2, shape="long")
+    ends = site.enqueue(1, "e", shape="short")
+    assert site.rows() == [goes_on]
+    site.finish(goes_on)
+    assert site.rows() == [ends]
+    site.finish(ends)
+    assert site.rows() == [waiting]
 
 
 def test_requests_expire_in_the_backlog_with_their_sequence() -> None:

@@ -20,7 +20,12 @@ OVERRIDE = Override("{}", {"1/model.onnx": b"content"})
 class Repositories:
     """Tells what it was asked for as the digest of what it finds."""
 
-    def require(self, name: str, override: Override | None = None) -> FoundModel:
+    def require(
+        self,
+        name: str,
+        override: Override | None = None,
+        versions: tuple[int, ...] | None = None,
+    ) -> FoundModel:
         return FoundModel(name, digest=repr(override).encode())
 
     def outline(self, name: str, config: str) -> FoundModel:

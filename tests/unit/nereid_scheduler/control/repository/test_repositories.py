@@ -3,11 +3,14 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nereid.core.errors import INTERNAL_MESSAGE
+from nereid.core.variables import Variables
 from nereid_scheduler.control.repository import repositories as repository_module
+from nereid_scheduler.control.repository.config_files import ConfigFiles
 from nereid_scheduler.control.repository.repositories import Repositories
 from nereid_scheduler.core.models.found_model import FoundModel
 from nereid_scheduler.placement.models.catalogue import FoundName
@@ -312,3 +315,75 @@ def test_one_model_is_found_by_its_name_alone(tmp_path: Path) -> None:
 def test_a_file_systems_own_folder_is_no_model(tmp_path: Path) -> None:
     (tmp_path / "lost+found").mkdir()
     assert Repositories([str(tmp_path)]).names() == {}
+
+
+def found_with(repository: Path, **files: Any) -> FoundModel:
+    (found,) = Repositories([str(repository)], ConfigFiles(**files)).scan()
+    return found
+
+
+def test_a_profiles_overlay_is_merged_over_the_configuration(tmp_path: Path) -> None:
+    path = add(tmp_path, "m", "max_batch_size: 8\nparameters { key: 'k' }")
+    (path / "config.cpu.pbtxt").write_text("max_batch_size: 2")
+    (path / "config.gpu.pbtxt").write_text("instance_group { kind: KIND_GPU }")
+    (path / "configs").mkdir()
+    (path / "configs" / "small.pbtxt").write_text("max_batch_size: 1 metric_tags { key: 's' }")
+    plain = only(tmp_path)
+    assert (plain.draft.max_batch_size, plain.config_sources) == (8, {})
+    on_cpu = found_with(tmp_path, profile="cpu")
+    assert (on_cpu.draft.max_batch_size, list(on_cpu.draft.parameters)) == (2, ["k"])
+    assert on_cpu.config_sources == {
+        "max_batch_size": "config.cpu.pbtxt:1",
+        "parameters[k]": "config.pbtxt:2",
+    }
+    on_gpu = found_with(tmp_path, profile="gpu")
+    assert (on_gpu.draft.max_batch_size, len(on_gpu.draft.instance_group)) == (8, 1)
+    # An overlay is merged over the file that --model-config-name has chosen, too.
+    small = found_with(tmp_path, name="small", profile="gpu")
+    assert (small.draft.max_batch_size, len(small.draft.instance_group)) == (1, 1)
+    assert small.config_sources["metric_tags[s]"] == "configs/small.pbtxt:1"
+    # A model without an overlay is served without.
+    assert found_with(tmp_path, profile="arm").draft == plain.draft
+
+
+def test_an_overlay_changes_the_model_only_in_its_profile(tmp_path: Path) -> None:
+    path = add(tmp_path, "m", "max_batch_size: 8")
+    before, of_cpu = only(tmp_path), found_with(tmp_path, profile="cpu")
+    (path / "config.cpu.pbtxt").write_text("max_batch_size: 2")
+    after = only(tmp_path)
+    assert (after.digest, after.file_digests) == (before.digest, before.file_digests)
+    assert found_with(tmp_path, profile="cpu").digest != of_cpu.digest
+
+
+def test_an_overlay_may_be_all_there_is(tmp_path: Path) -> None:
+    path = add(tmp_path, "m")
+    (path / "config.cpu.pbtxt").write_text("max_batch_size: 2")
+    assert found_with(tmp_path, profile="cpu").draft.max_batch_size == 2
+
+
+def test_what_is_wrong_in_an_overlay_has_its_place(tmp_path: Path) -> None:
+    path = add(tmp_path, "m", "max_batch_size: 8")
+    (path / "config.cpu.pbtxt").write_text("# on CPUs\nmax_batch: 2")
+    assert "model 'm': config.cpu.pbtxt:2:1: Message type" in reason(
+        found_with(tmp_path, profile="cpu")
+    )
+    (path / "config.cpu.pbtxt").write_bytes(b"\xff")
+    assert reason(found_with(tmp_path, profile="cpu")) == (
+        "config.cpu.pbtxt of model 'm' is not UTF-8 text"
+    )
+
+
+def test_a_configuration_may_ask_for_variables(tmp_path: Path) -> None:
+    text = "# nereid: variables\nmetric_tags { key: 'team' value: '${MODEL_TEAM:-none}' }"
+    path = add(tmp_path, "m", text)
+    variables = Variables(("MODEL_*",), {"MODEL_TEAM": "vision"})
+    found = found_with(tmp_path, variables=variables)
+    assert found.draft.metric_tags["team"] == "vision"
+    assert found.config_sources == {"metric_tags[team]": "config.pbtxt:2"}
+    assert reason(only(tmp_path)).endswith(
+        "config.pbtxt:2: --model-config-env does not allow the variable 'MODEL_TEAM'"
+    )
+    # Never by default.
+    (path / "config.pbtxt").write_text(text.replace("#", "##"))
+    found = found_with(tmp_path, variables=variables)
+    assert found.draft.metric_tags["team"] == "${MODEL_TEAM:-none}"

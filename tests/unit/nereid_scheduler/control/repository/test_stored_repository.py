@@ -5,9 +5,10 @@ from threading import Event
 
 import pytest
 
-from nereid.core.errors import Internal, Unavailable
+from nereid.core.errors import Internal, InvalidArgument, Unavailable
 from nereid.object_store.errors import ObjectChangedError, StoreError
 from nereid.object_store.plans.listing import StoredObject
+from nereid_scheduler.control.repository.config_files import ConfigFiles
 from nereid_scheduler.control.repository.repositories import Repositories
 from nereid_scheduler.control.repository.stored_repository import (
     StoredRepository,
@@ -28,16 +29,17 @@ ensemble_scheduling { step { model_name: "m" model_version: -1
 
 
 class Fixture:
-    def __init__(self, tmp_path: Path, config_name: str = "") -> None:
+    def __init__(self, tmp_path: Path, config_name: str = "", profile: str = "") -> None:
         self.files = MemoryFiles(
             {"b/models/m/config.pbtxt": CONFIG, "b/models/m/1/data": b"x", "b/models/m/2/data": b""}
         )
         self.local = tmp_path / "local"
         (self.local / "beside" / "1").mkdir(parents=True)
         (self.local / "beside" / "config.pbtxt").write_bytes(CONFIG)
-        self.stored = StoredRepository(self.files.open_store(URL), config_name)
+        config_files = ConfigFiles(config_name, profile)
+        self.stored = StoredRepository(self.files.open_store(URL), config_files)
         paths = [str(self.local), URL]
-        self.repositories = Repositories(paths, config_name, stored={URL: self.stored})
+        self.repositories = Repositories(paths, config_files, stored={URL: self.stored})
 
     def scan(self) -> dict[str, FoundModel]:
         return {each.name: each for each in self.repositories.scan()}
@@ -85,16 +87,39 @@ def test_changes(it: Fixture, key: str) -> None:
 
 
 def test_text_files_are_those_of_the_listing(it: Fixture) -> None:
-    it.files.objects["b/models/m/tokenizer.json"] = b"shared"
+    large = b"shared" * 60_000
+    it.files.objects["b/models/m/tokenizer.json"] = large
     it.files.objects["b/models/m/2/config.json"] = b"own"
     it.files.objects["b/models/m/1/text.json"] = b"of another version"
     texts = it.scan()["m"].text_files[2]
-    assert texts.read() == {"tokenizer.json": b"shared", "config.json": b"own"}
+    assert texts.read() == {"tokenizer.json": large, "config.json": b"own"}
     with pytest.raises(OSError, match="more than 5 bytes"):
         texts.read_file("tokenizer.json", 5)
-    it.files.objects["b/models/m/tokenizer.json"] = b"SHARED"
+    it.files.objects["b/models/m/tokenizer.json"] = large.upper()
     with pytest.raises(ObjectChangedError):
         texts.read()
+
+
+def test_a_model_without_a_configuration_is_completed_like_an_export(it: Fixture) -> None:
+    objects = it.files.objects
+    objects["b/models/n/1/model.onnx"] = b"graph"
+    objects["b/models/n/config.json"] = b"[]"
+    objects["b/models/n/tokenizer.json"] = b"large"
+    files = {1: {"config.json": b"[]", "tokenizer.json": b""}}
+    assert it.scan()["n"].export_files == files
+    reads = it.files.reads.copy()
+    assert it.scan()["n"].export_files == files
+    assert it.files.reads == reads
+    objects["b/models/n/config.pbtxt"] = CONFIG
+    assert it.scan()["n"].export_files == {}
+
+
+def test_an_export_in_a_store_needs_a_version(it: Fixture) -> None:
+    it.files.objects["b/models/n/onnx/model.onnx"] = b"graph"
+    it.files.objects["b/models/n/config.json"] = b"{}"
+    error = it.scan()["n"].error
+    assert isinstance(error, InvalidArgument)
+    assert "in an object store its onnx/model.onnx belongs into a folder '1'" in error.message
 
 
 def test_a_listing_that_fails_changes_nothing(it: Fixture) -> None:
@@ -240,7 +265,7 @@ def test_deleted_models_are_forgotten(it: Fixture) -> None:
 
 
 def test_only_urls_are_opened() -> None:
-    opened = open_stored_repositories(["/models", URL], {})
+    opened = open_stored_repositories(["/models", URL], {}, ConfigFiles())
     assert opened.keys() == {URL}
     assert opened[URL].store.url.text == URL
     assert Unavailable.code == 14
@@ -263,3 +288,15 @@ def test_a_store_that_does_not_respond_holds_nothing_up(it: Fixture) -> None:
 
 def assert_true(value: object) -> None:
     assert value
+
+
+def test_overlays_in_a_store(tmp_path: Path) -> None:
+    it = Fixture(tmp_path, profile="cpu")
+    before = it.scan()["m"]
+    it.files.objects["b/models/m/config.gpu.pbtxt"] = b"max_batch_size: 3"
+    assert it.scan()["m"].digest == before.digest
+    it.files.objects["b/models/m/config.cpu.pbtxt"] = b"max_batch_size: 3"
+    after = it.scan()["m"]
+    assert after.digest != before.digest
+    assert after.file_digests == before.file_digests
+    assert after.draft.max_batch_size == 3

@@ -94,6 +94,7 @@ class Model(VersionWorld):
         error_status: ErrorStatus | None = None,
         *,
         lent: bool = True,
+        lost: bool = False,
         parameters: dict[str, Parameter] | None = None,
         infer_ns: int = 0,
     ) -> str:
@@ -111,6 +112,8 @@ class Model(VersionWorld):
         response.head, response.error = head.SerializeToString(), error_status
         if not response.segment_name:
             response.payloads = [content]
+        if lost:
+            self.executor.segments.discard(response.segment_name)
         write_response(response, reply.responses.add())
         self.model.pool.on_reply(self.runner, reply.SerializeToString())
         return response.segment_name
@@ -123,13 +126,17 @@ class World:
         outputs: str = "y",
         labels: dict[str, tuple[str, ...]] | None = None,
         max_entries: int = 1024,
+        more: str = "",
+        max_inflight: int = 0,
     ) -> None:
         segment_owners, self.executor = SegmentOwners("here"), LendingExecutor()
         segment_owners.add_owner(self.executor)
         loop = Steps()
         self.models = {name: Model(name, self.executor, segment_owners, loop) for name in "abc"}
         tensors = [f"{name} UINT8 -1" for name in outputs.split()]
-        text = ensemble_config(["x UINT8 -1"], tensors, steps)
+        text = ensemble_config(["x UINT8 -1"], tensors, steps, more).replace(
+            "ensemble_scheduling {", f"ensemble_scheduling {{ max_inflight_requests: {max_inflight}"
+        )
         config = model_of(text, name="e", backend="")
         limits = QueueLimits(max_retries=1)
         self.recorder = Recorder("scheduler", "s", 30)
@@ -157,6 +164,7 @@ class World:
         parameters: dict[str, Parameter] | None = None,
         *,
         wants_timings: bool = False,
+        caller: int = 0,
         **classes: Classification,
     ) -> None:
         head = kserve_pb2.ModelInferRequest(model_name="e")
@@ -167,6 +175,7 @@ class World:
                 request_classification(output, classes[name])
         request = InferRequest(1, head.SerializeToString(), [b"x"], parameters=parameters)
         request.wants_timings = wants_timings
+        request.caller = caller
         self.entry = self.ensemble.submit(request, self.responses.append)
         await turn()
 
@@ -538,4 +547,131 @@ async def test_an_ensemble_that_nobody_asks_has_no_timings() -> None:
     await it.response("a", b"m", lent=False)
     await it.response("b", b"y", lent=False)
     assert it.responses[0].timings is None
+    await it.close()
+
+
+# `b` runs if the tensor of `a` is 1; c takes the tensor in any case.
+CONDITION = """
+parameters { key: "condition.b" value { string_value: "m == 1" } }
+parameters { key: "default.n" value { string_value: "[9]" } }
+"""
+CONDITIONAL: list[Step] = [
+    ("a", {"I": "x"}, {"O": "m"}),
+    ("b", {"I": "m"}, {"O": "n"}),
+    ("c", {"I": "n"}, {"O": "y"}),
+]
+
+
+async def test_a_skipped_step_leaves_its_default_and_releases_its_inputs() -> None:
+    it = World(CONDITIONAL, more=CONDITION)
+    await it.ask()
+    first = await it.response("a", b"\0")
+    assert not it.models["b"].stream.sent
+    assert it.released == [([first], False)]
+    (member,) = it.models["c"].stream.sent[-1].members
+    assert [payload.inline for payload in member.payloads] == [b"\x09"]
+    await it.response("c", b"y")
+    assert it.responses[0].error is None
+    dispatcher = it.ensemble.dispatcher
+    assert isinstance(dispatcher, EnsembleDispatcher)
+    assert dispatcher.skipped_steps() == {1: 1}
+    await it.close()
+
+
+async def test_a_condition_keeps_no_segment_that_a_step_has_read() -> None:
+    it = World(CONDITIONAL, more=CONDITION)
+    await it.ask()
+    first = await it.response("a", b"\1")
+    assert it.released == []
+    await it.response("b", b"n")
+    assert it.released == [([first], False)]
+    await it.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"\1\1"])
+async def test_a_condition_on_more_or_less_than_one_value_fails_the_request(
+    content: bytes,
+) -> None:
+    it = World(CONDITIONAL, more=CONDITION)
+    await it.ask()
+    first = await it.response("a", content)
+    (response,) = it.responses
+    assert response.error is not None
+    assert response.error.message == (
+        "in ensemble 'e', tensor 'm' of a condition must have one element but has the shape"
+        f" [{len(content)}]"
+    )
+    assert it.released == [([first], False)]
+    await it.close()
+
+
+async def test_a_condition_whose_tensor_is_lost_makes_it_again() -> None:
+    it = World(CONDITIONAL, more=CONDITION)
+    await it.ask()
+    batch = it.models["a"].stream.sent[-1]
+    await it.response("a", b"\1", lost=True)
+    assert it.responses == []
+    assert it.models["a"].stream.sent[-1] is not batch
+    await it.response("a", b"\0")
+    assert len(it.models["c"].stream.sent) == 1
+
+
+def _sent(model: Model) -> int:
+    return len(model.stream.sent)
+
+
+async def test_calls_of_a_step_are_limited_over_all_requests() -> None:
+    it = World(CHAIN, max_inflight=1)
+    for _ in range(3):
+        await it.ask()
+    # The first step of the others waits until the first one's has ended, that of `b` does not.
+    for sent in range(1, 4):
+        assert _sent(it.models["a"]) == sent
+        await it.response("a", b"m")
+    assert _sent(it.models["b"]) == 1
+    for responded in range(1, 4):
+        await it.response("b", b"y")
+        assert len(it.responses) == responded
+    assert all(response.error is None for response in it.responses)
+
+
+@pytest.mark.parametrize("which", ["open", "waiting"])
+async def test_a_request_that_ends_leaves_its_place_to_those_that_wait(which: str) -> None:
+    it = World(CHAIN, max_inflight=1)
+    await it.ask()
+    first = it.entry
+    await it.ask()
+    second = it.entry
+    await it.ask()
+    it.ensemble.cancel(first if which == "open" else second)
+    await turn()
+    await turn()
+    if which == "waiting":
+        await it.response("a", b"m")
+        await it.response("b", b"y")
+    else:
+        # The instance still works on the cancelled request.
+        await it.response("a", b"n")
+    for _ in range(2 if which == "open" else 1):
+        await it.response("a", b"m")
+        await it.response("b", b"y")
+    assert len(it.responses) == 2
+    assert all(response.error is None for response in it.responses)
+
+
+async def test_a_step_that_fails_leaves_its_place_to_those_that_wait() -> None:
+    it = World(CHAIN, max_inflight=1)
+    await it.ask()
+    await it.ask()
+    await it.response("a", error_status=ErrorStatus(13, "no", accepted=True))
+    await it.response("a", b"m")
+    await it.response("b", b"y")
+    assert [response.error is None for response in it.responses] == [False, True]
+
+
+async def test_requests_of_models_wait_for_no_place() -> None:
+    it = World(CHAIN, max_inflight=1)
+    await it.ask()
+    await it.ask(caller=7)
+    assert len(it.models["a"].model.requests) == 2
     await it.close()

@@ -203,3 +203,13 @@ async def test_a_target_s_decisions_are_attributes_of_the_batch() -> None:
     it.reply(instance, stream.sent[0])
     (batch,) = it.tracer.named("batch")
     assert not any("target" in name for name in batch.attributes)
+
+
+def test_a_span_names_the_steps_that_were_skipped() -> None:
+    tracer, entry = RecordedSpans(), begun_entry()
+    trace = begun(tracer, entry)
+    for model in ("a", "b", *["c"] * 200):
+        trace.add_skipped_step(model)
+    SpanTraces(tracer).end_request(trace, entry, ("m", 1), InferResponse(0), 500)
+    skipped = str(tracer.one("m").attributes["nereid.skipped_steps"])
+    assert skipped == ",".join(["a", "b", *["c"] * 126])

@@ -4,6 +4,7 @@ import pytest
 
 from nereid.core.errors import Internal, InvalidArgument, NereidError
 from nereid.core.wire.messages import InferRequest, InferResponse, Payload
+from nereid.pb import kserve_pb2
 from nereid.shm.reference import SharedMemory
 from nereid_scheduler.core.requests.entry import Entry, RequestState
 from nereid_scheduler.versions.validation.request_validation import Validator
@@ -105,12 +106,8 @@ def test_unknown_outputs_come_before_missing_inputs() -> None:
 
 
 def test_duplicate_inputs_come_before_unknown_outputs() -> None:
-    assert "already exists" in text_of(TWO, a(1, 1), a(1, 1), outputs=("Z",))
-
-
-def test_duplicate_outputs_are_one() -> None:
-    head = head_of([a(1, 16)], ["Y", "Y"])
-    assert FIXED.check(head).batch_size == 1
+    assert "input 'A' already exists" in text_of(TWO, a(1, 1), a(1, 1), outputs=("Y", "Y"))
+    assert "output 'Y' already exists" in text_of(TWO, a(1, 1), outputs=("Z", "Y", "Y", "Z"))
 
 
 def test_errors_carry_the_request_id() -> None:
@@ -163,7 +160,10 @@ class TestHeads:
             checker.check(head_of([a(1, width)]))
             assert len(checker._valid_heads) <= 4
         assert checker.check(first) is not valid
-        long = head_of([a(1, 1)], ["Y"] * 2000)
+        output = "Y" * 5000
+        wide = OUTPUT.replace('"Y"', f'"{output}"')
+        checker = Validator(model_of(f"{spec('A', '-1')} {wide}"))
+        long = head_of([a(1)], [output])
         assert checker.check(long) is not checker.check(long)
 
 
@@ -338,3 +338,58 @@ class TestAccept:
             self.request(priority=5, timeout_us=5), no_response, NoOwner(), now_ns=0
         )
         assert (entry.level, entry.timeout_ns) == (1, None)
+
+
+def parameter(name: str, value: str) -> str:
+    return f"parameters {{ key: 'default.{name}' value {{ string_value: '{value}' }} }}"
+
+
+WITH_DEFAULTS = validator(
+    spec("A", "-1"),
+    spec("B", "2", "optional: true"),
+    spec("C", "2", "optional: true", datatype="STRING"),
+    batching=parameter("B", "[1, 2]") + parameter("C", '"x"'),
+)
+B_ROW = b"\0\0\x80\x3f\0\0\0\x40"
+C_ROW = b"\1\0\0\0x" * 2
+
+
+def test_inputs_that_are_not_sent_have_their_defaults_in_each_row() -> None:
+    bytes_of_a = bytes(2 * 3 * 4)
+    request = InferRequest(1, head_of([a(2, 3)]), [bytes_of_a])
+    entry = make_entry(WITH_DEFAULTS, request)
+    assert request.payloads == [bytes_of_a, B_ROW * 2, C_ROW * 2]
+    message = kserve_pb2.ModelInferRequest.FromString(request.head)
+    described = [(tensor.name, tensor.datatype, [*tensor.shape]) for tensor in message.inputs]
+    assert described == [("A", "FP32", [2, 3]), ("B", "FP32", [2, 2]), ("C", "BYTES", [2, 2])]
+    assert entry.valid.input_names == ("A", "B", "C")
+    # The request can share a batch with one that has sent all.
+    whole = head_of([a(1, 3), b(1, 2), ("C", "BYTES", (1, 2))])
+    other = make_entry(WITH_DEFAULTS, InferRequest(2, whole, [bytes(12), bytes(8), C_ROW]))
+    assert other.key == entry.key
+    # What a version has completed is complete.
+    again = make_entry(WITH_DEFAULTS, request)
+    assert len(again.request.payloads) == 3
+
+
+def test_only_omitted_inputs_have_their_defaults() -> None:
+    request = InferRequest(1, head_of([a(1, 1), b(1, 2)]), [bytes(4), bytes(8)])
+    make_entry(WITH_DEFAULTS, request)
+    assert request.payloads == [bytes(4), bytes(8), C_ROW]
+
+
+def test_a_request_with_defaults_is_checked_as_it_came() -> None:
+    request = InferRequest(1, head_of([a(1, 1)]), [bytes(5)])
+    with pytest.raises(InvalidArgument, match="Expected 4, got 5"):
+        make_entry(WITH_DEFAULTS, request)
+    with pytest.raises(InvalidArgument, match="batch-size must be >= 1"):
+        make_entry(WITH_DEFAULTS, InferRequest(1, head_of([a(0, 1)]), [bytes(4)]))
+
+
+def test_defaults_without_a_batch_dimension() -> None:
+    checker = validator(
+        spec("B", "2", "optional: true"), batching=parameter("B", "[1, 2]"), max_batch_size=0
+    )
+    request = InferRequest(1, head_of([]), [])
+    make_entry(checker, request)
+    assert request.payloads == [B_ROW]

@@ -131,6 +131,7 @@ function stepOf(step, most) {
   return h("li", { key: number, class: "step" },
     h("p", null, h("span", { class: "quiet" }, `${number} `), versionLink(step.model, step.version)),
     after.length > 0 ? h("p", { class: "note" }, `reads from ${after.map((source) => source + 1).join(", ")}`) : null,
+    step.condition ? h("p", { class: "note" }, `if ${step.condition}`) : null,
     requests === undefined && errors === undefined ? h("p", { class: "quiet" }, "No requests.") : [
       breakdown([{ name: "mean", value: mean, text: microseconds(mean), tone: 3 }], most, `Step ${number}: `),
       definitions([

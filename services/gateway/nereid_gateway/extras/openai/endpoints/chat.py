@@ -15,8 +15,9 @@ from nereid_gateway.extras.openai.endpoints.completions import (
     event_of,
     usage_document,
 )
-from nereid_gateway.extras.openai.endpoints.embeddings import priority_of
+from nereid_gateway.extras.openai.endpoints.text_fields import priority_of
 from nereid_gateway.extras.openai.errors import InvalidParameter
+from nereid_gateway.extras.openai.generation.choices import STOP, TOOL_CALLS
 from nereid_gateway.extras.openai.generation.event_stream import EventStream
 from nereid_gateway.extras.openai.generation.fields import (
     CompletionFields,
@@ -32,6 +33,7 @@ from nereid_gateway.extras.openai.generation.messages import (
     template_tools,
 )
 from nereid_gateway.extras.openai.generation.sampling import not_taken
+from nereid_gateway.extras.openai.generation.tool_choice import demanded_call
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,6 +52,22 @@ class Tool(Body, kw_only=True):
 
     type: str
     function: dict[str, Any] | None = None
+    # Accepted without effect.
+    cache_control: Any = None
+
+
+def functions_of(tools: Sequence[Tool] | None) -> list[dict[str, Any]]:
+    """Return the functions of tools; raise InvalidParameter for tools of other types."""
+    functions = []
+    for index, tool in enumerate(tools or ()):
+        if tool.type != "function" or tool.function is None:
+            raise InvalidParameter(
+                f"tools[{index}].type",
+                f"Invalid value: '{tool.type[:100]}'. Supported values are: 'function'.",
+                "invalid_value",
+            )
+        functions.append(tool.function)
+    return functions
 
 
 class ChatBody(CompletionFields, kw_only=True):
@@ -102,19 +120,8 @@ class ChatBody(CompletionFields, kw_only=True):
 
     def functions_of_tools(self) -> list[dict[str, Any]]:
         """Return the functions that the model may call, none if the client wants no call."""
-        for index, tool in enumerate(self.tools or ()):
-            if tool.type != "function" or tool.function is None:
-                raise InvalidParameter(
-                    f"tools[{index}].type",
-                    f"Invalid value: '{tool.type[:100]}'. Supported values are: 'function'.",
-                    "invalid_value",
-                )
-        if self.tool_choice not in (None, "auto", "none"):
-            # Nothing makes a model write a call.
-            raise not_taken("tool_choice")
-        if self.tool_choice == "none":
-            return []
-        return [tool.function for tool in self.tools or () if tool.function is not None]
+        functions = functions_of(self.tools)
+        return [] if self.tool_choice == "none" else functions
 
 
 _REFUSED = (
@@ -146,10 +153,17 @@ class OpenAiChat:
         body.check()
         messages = template_messages(body.messages)
         tools = template_tools(body.functions_of_tools(), "tools")
+        parallel = body.parallel_tool_calls is not False
+        demanded = demanded_call(body.tool_choice, tools, parallel=parallel)
         includes_usage = body.includes_usage
 
         async def work(model: TextModel) -> Sequence[bytes]:
             order = await self._order(call, model, body, messages, tools)
+            order = order._replace(
+                has_tools=bool(tools and not demanded),
+                demanded_call=demanded,
+                max_calls=128 if parallel else 1,
+            )
             if body.stream:
                 stream = _ChatStream(call, body, includes_usage=includes_usage)
                 await stream.events.finish(stream.run(self._generator, model, order), event_of)
@@ -189,8 +203,6 @@ class OpenAiChat:
                 schema=None if body.response_format is None else body.response_format.schema(),
             ),
             body.n or 1,
-            has_tools=bool(tools),
-            max_calls=1 if body.parallel_tool_calls is False else 128,
             limit_parameter=limit,
         )
 
@@ -199,6 +211,7 @@ class _ChatStream:
     def __init__(self, call: TextCall, body: ChatBody, *, includes_usage: bool) -> None:
         self.events = EventStream(call.call)
         self._call = call
+        self._body = body
         self._has_logprobs = bool(body.logprobs)
         self._includes_usage = includes_usage
         self._head = _head(body.model, "chat.completion.chunk")
@@ -225,7 +238,7 @@ class _ChatStream:
         self._send(choice, {"tool_calls": [document]})
 
     def on_finish(self, choice: Choice) -> None:
-        self._send(choice, {}, reason=choice.finish_reason)
+        self._send(choice, {}, reason=_reason(choice, self._body))
 
     def _send(
         self,
@@ -264,8 +277,15 @@ def _choice(choice: Choice, body: ChatBody) -> dict[str, Any]:
         "index": choice.index,
         "message": message,
         "logprobs": logprobs,
-        "finish_reason": choice.finish_reason,
+        "finish_reason": _reason(choice, body),
     }
+
+
+def _reason(choice: Choice, body: ChatBody) -> str:
+    if choice.finish_reason == TOOL_CALLS and isinstance(body.tool_choice, dict):
+        # The model had no choice, so OpenAI does not call it one.
+        return STOP
+    return choice.finish_reason
 
 
 def _tool_call(call: ToolCall) -> dict[str, Any]:

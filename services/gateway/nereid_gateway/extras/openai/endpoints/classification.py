@@ -14,7 +14,7 @@ from nereid.core.errors import Internal
 from nereid.text.mapping import CLASSIFY, RANK
 from nereid_gateway.extras.openai.bodies import Body, texts_of
 from nereid_gateway.extras.openai.calls import TruncationFields
-from nereid_gateway.extras.openai.endpoints.embeddings import Input, priority_of, usage
+from nereid_gateway.extras.openai.endpoints.text_fields import InputFields, priority_of, usage
 from nereid_gateway.extras.openai.errors import InvalidParameter
 from nereid_gateway.extras.openai.texts import outputs
 from nereid_gateway.extras.openai.texts.tokenizer import TokenLimit
@@ -37,17 +37,13 @@ _HARMLESS: Final = frozenset(
 )
 
 
-class ClassifyBody(TruncationFields, kw_only=True):
+class ClassifyBody(InputFields, kw_only=True):
     """Body of vLLM's /v1/classify."""
 
-    model: str
-    input: Input
-    # vLLM's, by its new and its old name.
+    # vLLM's, by its names from the newest to the oldest.
     use_activation: bool | None = None
     activation: bool | None = None
-    add_special_tokens: bool = True
-    priority: int = 0
-    user: str | None = None
+    softmax: bool | None = None
 
 
 class PredictBody(TruncationFields, kw_only=True):
@@ -94,12 +90,10 @@ class OpenAiClassification:
     async def _classify(self, call: TextCall) -> Sequence[bytes]:
         body = await call.read_body(ClassifyBody)
         call.priority = priority_of(body.priority)
-        raw = False in (body.use_activation, body.activation)
+        raw = False in (body.use_activation, body.activation, body.softmax)
 
         async def work(model: TextModel) -> list[dict[str, Any]]:
-            limit = body.limit(model, "input")
-            texts = texts_of(body.input)
-            rows = await call.rows(model, texts, limit, special=body.add_special_tokens)
+            rows = await body.rows(call, model)
             scores = await call.infer(rows, partial(self._scores, model, raw))
             return [
                 {
@@ -115,8 +109,8 @@ class OpenAiClassification:
             "id": f"classify-{uuid4().hex}",
             "object": "list",
             "created": int(time.time()),
-            "model": body.model,
             "data": await call.with_model(body.model, _TASKS, work),
+            "model": body.model or call.model_name,
             "usage": usage(call.tokens),
         }
         return (orjson.dumps(document),)
@@ -136,7 +130,8 @@ class OpenAiClassification:
                 for each in scores
             ]
 
-        predictions = await call.with_model(body.model, _TASKS, work)
+        tasks = (CLASSIFY,) if body.model is None else _TASKS
+        predictions = await call.with_model(body.model, tasks, work)
         return (orjson.dumps(predictions if is_batch else predictions[0]),)
 
     async def _moderate(self, call: TextCall) -> Sequence[bytes]:
@@ -186,8 +181,6 @@ def _predict_texts(inputs: str | list[str | list[str]]) -> tuple[list[Any], bool
         is_batch = True
     if not all(1 <= len(item) <= 2 for item in items):
         raise InvalidParameter("inputs", "each item of 'inputs' has one text or two.")
-    if len({len(item) for item in items}) > 1:
-        raise InvalidParameter("inputs", "'inputs' mixes texts and pairs.")
     return [item[0] if len(item) == 1 else tuple(item) for item in items], is_batch
 
 

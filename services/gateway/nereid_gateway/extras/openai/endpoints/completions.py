@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from nereid.text.mapping import GENERATE
 from nereid_gateway.extras.openai.bodies import texts_of
-from nereid_gateway.extras.openai.endpoints.embeddings import priority_of
+from nereid_gateway.extras.openai.endpoints.text_fields import priority_of
 from nereid_gateway.extras.openai.errors import InvalidParameter, error_members
 from nereid_gateway.extras.openai.generation.event_stream import EventStream
 from nereid_gateway.extras.openai.generation.fields import (
@@ -114,7 +114,7 @@ def _check(body: CompletionsBody, count: int, prompts: int) -> None:
             "array_above_max_length",
         )
     refuse("suffix", body.suffix or None)
-    if body.best_of not in {None, 1, count}:
+    if body.best_of not in {None, count}:
         raise not_taken("best_of")
     if body.echo and body.logprobs is not None:
         raise InvalidParameter(

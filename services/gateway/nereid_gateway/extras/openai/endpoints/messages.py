@@ -23,6 +23,7 @@ from nereid_gateway.extras.openai.generation.messages import (
     template_tools,
 )
 from nereid_gateway.extras.openai.generation.sampling import Sampling, check_stop, not_taken
+from nereid_gateway.extras.openai.generation.tool_choice import demanded_call
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,6 +41,15 @@ if TYPE_CHECKING:
 # Anthropic names no limit.
 _MAX_STOPS: Final = 64
 _THOUGHTS: Final = frozenset({"thinking", "redacted_thinking"})
+# Fields that blocks of a type have, and those that must not be empty.
+_FIELDS: Final = {
+    "text": ("text",),
+    "thinking": ("thinking",),
+    "tool_use": ("id", "name", "input"),
+    "tool_result": ("tool_use_id",),
+    "redacted_thinking": ("data",),
+}
+_FILLED: Final = frozenset({"id", "name", "tool_use_id", "data"})
 
 
 class Block(Body, kw_only=True):
@@ -119,9 +129,6 @@ class PromptFields(Body, kw_only=True):
         """Raise InvalidParameter for what is not possible here."""
         if self.thinking is not None and self.thinking.get("type") != "disabled":
             raise not_taken("thinking")
-        if self.tool_choice is not None and self.tool_choice.get("type") not in {"auto", "none"}:
-            # Nothing makes a model write a call.
-            raise not_taken("tool_choice")
 
     def chat(self) -> list[dict[str, Any]]:
         """Return the messages as chat templates take them."""
@@ -156,6 +163,14 @@ class PromptFields(Body, kw_only=True):
                 }
             )
         return template_tools(functions, "tools")
+
+    def demanded_tool(self) -> str | dict[str, Any]:
+        """Return the choice of tools as OpenAI has it."""
+        choice = self.tool_choice or {"type": "auto"}
+        kind = choice.get("type")
+        if kind == "tool":
+            return {"type": "function", "name": choice.get("name")}
+        return "required" if kind == "any" else str(kind)
 
     def variables(self) -> dict[str, Any]:
         """Return further variables of the template."""
@@ -223,15 +238,17 @@ class OpenAiMessages:
         body.check()
         sampling = body.sampling()
         messages, tools = body.chat(), body.functions()
-        choice_rules = body.tool_choice or {}
+        parallel = not (body.tool_choice or {}).get("disable_parallel_tool_use")
+        demanded = demanded_call(body.demanded_tool(), tools, parallel=parallel)
 
         async def work(model: TextModel) -> Sequence[bytes]:
             prompt = await self._prompt(call, model, body, messages, tools)
             order = Order(
                 [prompt],
                 sampling,
-                has_tools=bool(tools),
-                max_calls=1 if choice_rules.get("disable_parallel_tool_use") else 128,
+                has_tools=bool(tools and not demanded),
+                demanded_call=demanded,
+                max_calls=128 if parallel else 1,
             )
             if body.stream:
                 stream = _MessageStream(call, body, prompt)
@@ -390,12 +407,13 @@ def _messages_of(turn: Turn, place: str) -> list[Message]:
     results = []
     texts: list[Block] = []
     calls = []
-    for block in turn.content:
+    for index, block in enumerate(turn.content):
+        _check_block(block, f"{place}.content.{index}")
         if block.type == "tool_result":
             content = _text_of(block.content or "", place)
             results.append(Message(role="tool", content=content, tool_call_id=block.tool_use_id))
         elif block.type == "tool_use":
-            arguments = orjson.dumps(block.input or {}).decode()
+            arguments = orjson.dumps(block.input).decode()
             function = FunctionCall(name=block.name or "", arguments=arguments)
             calls.append(MessageToolCall(id=block.id or "", function=function))
         elif block.type not in _THOUGHTS:
@@ -405,6 +423,14 @@ def _messages_of(turn: Turn, place: str) -> list[Message]:
         content = _text_of(texts, place)
         messages.append(Message(role=turn.role, content=content, tool_calls=calls or None))
     return messages
+
+
+def _check_block(block: Block, place: str) -> None:
+    """Raise InvalidParameter for a block that lacks a field of its type."""
+    for name in _FIELDS.get(block.type, ()):
+        value = getattr(block, name)
+        if value is None or (name in _FILLED and not value):
+            raise InvalidParameter(f"{place}.{name}", f"{place}.{name}: this field is required.")
 
 
 def _text_of(content: str | list[Block], place: str) -> str:

@@ -30,6 +30,7 @@ from nereid_gateway.extras.openai.generation.messages import (
     template_tools,
 )
 from nereid_gateway.extras.openai.generation.sampling import Sampling, not_taken
+from nereid_gateway.extras.openai.generation.tool_choice import demanded_call
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -156,8 +157,6 @@ class ResponsesBody(Body, kw_only=True):
         for included in self.include or ():
             if included not in _INCLUDABLE:
                 raise not_taken("include")
-        if self.tool_choice not in (None, "auto", "none"):
-            raise not_taken("tool_choice")
 
     @property
     def has_logprobs(self) -> bool:
@@ -212,6 +211,8 @@ class OpenAiResponses:
         body.check()
         messages = template_messages(messages_of(body))
         tools = [] if body.tool_choice == "none" else tools_of(body)
+        parallel = body.parallel_tool_calls is not False
+        demanded = demanded_call(body.tool_choice, tools, parallel=parallel)
 
         async def work(model: TextModel) -> Sequence[bytes]:
             variables = {}
@@ -227,8 +228,9 @@ class OpenAiResponses:
                     logprobs=(body.top_logprobs or 0) if body.has_logprobs else None,
                     schema=body.schema(),
                 ),
-                has_tools=bool(tools),
-                max_calls=1 if body.parallel_tool_calls is False else 128,
+                has_tools=bool(tools and not demanded),
+                demanded_call=demanded,
+                max_calls=128 if parallel else 1,
                 prompt_parameter="input",
                 limit_parameter="max_output_tokens",
             )
@@ -402,6 +404,11 @@ class _Response:
             "top_p": 1.0 if body.top_p is None else body.top_p,
             "truncation": "disabled",
             "background": False,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "max_tool_calls": None,
+            "safety_identifier": body.safety_identifier,
+            "prompt_cache_key": body.prompt_cache_key,
             "service_tier": "default",
             "usage": None,
             "user": body.user,

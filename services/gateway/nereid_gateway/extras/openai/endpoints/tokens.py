@@ -6,9 +6,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from nereid.text.mapping import CLASSIFY, DECIDE, EMBED, GENERATE, RANK
-from nereid_gateway.extras.openai.bodies import Body, texts_of
+from nereid.text.mapping import CLASSIFY, DECIDE, EMBED, EMBED_SPARSE, GENERATE, RANK
+from nereid_gateway.extras.openai.bodies import Body, missing, texts_of
+from nereid_gateway.extras.openai.endpoints.chat import Tool, functions_of
+from nereid_gateway.extras.openai.endpoints.text_fields import (
+    OF_MESSAGES,
+    named_prompt,
+    refuse_fields,
+    text_of_messages,
+)
 from nereid_gateway.extras.openai.errors import InvalidParameter, tei_error
+from nereid_gateway.extras.openai.generation.messages import Message, template_tools
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,18 +26,26 @@ if TYPE_CHECKING:
     from nereid_gateway.extras.openai.texts.text_models import TextModel
     from nereid_gateway.server.call import HttpCall
 
-_ALL: Final = (CLASSIFY, DECIDE, EMBED, GENERATE, RANK)
+_ALL: Final = (CLASSIFY, DECIDE, EMBED, EMBED_SPARSE, GENERATE, RANK)
+_TEXTS: Final = ("prompt", "messages", "inputs")
 
 
 class TokenizeBody(Body, kw_only=True):
-    """Body of /tokenize: vLLM's has `prompt`, TEI's `inputs`."""
+    """Body of /tokenize: vLLM's has `prompt` or `messages`, TEI's `inputs`."""
 
     model: str | None = None
     prompt: str | None = None
+    messages: list[Message] | None = None
     inputs: str | list[str] | None = None
-    add_special_tokens: bool = True
+    # None: special tokens are added to texts, but not to what the template writes.
+    add_special_tokens: bool | None = None
     return_token_strs: bool = False
-    # TEI's, which only names a prompt of the model.
+    # Messages have these.
+    tools: list[Tool] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+    chat_template_kwargs: dict[str, Any] | None = None
+    # TEI's.
     prompt_name: str | None = None
 
 
@@ -68,22 +84,35 @@ class OpenAiTokens:
 
     async def _tokenize(self, call: TextCall) -> Sequence[bytes]:
         body = await call.read_body(TokenizeBody)
-        if (body.prompt is None) == (body.inputs is None):
-            raise InvalidParameter(
-                "prompt",
-                "Missing required parameter: 'prompt'.",
-                "missing_required_parameter",
-            )
-        if body.inputs is not None:
+        given = [name for name in _TEXTS if getattr(body, name) is not None]
+        if not given:
+            raise missing("prompt")
+        if len(given) > 1:
+            listed = " and ".join(map(repr, given))
+            raise InvalidParameter(given[1], f"{listed} exclude each other.")
+        if body.messages is None:
+            refuse_fields(body, (*OF_MESSAGES, "tools"), "messages")
+        elif body.add_generation_prompt is None:
+            body.add_generation_prompt = not body.continue_final_message
+        if body.inputs is None:
+            refuse_fields(body, ("prompt_name",), "inputs")
+        else:
+            refuse_fields(body, ("return_token_strs",), "prompt")
             call.call.encode_error = tei_error
             return await self._tokenize_inputs(call, body, texts_of(body.inputs, "inputs"))
-        text = body.prompt or ""
 
         async def work(model: TextModel) -> dict[str, Any]:
+            text, special = body.prompt, True
+            if text is None:
+                functions = template_tools(functions_of(body.tools), "tools")
+                messages = body.messages or []
+                text = await text_of_messages(call, model, body, messages, functions)
+                special = False
+            if body.add_special_tokens is not None:
+                special = body.add_special_tokens
             tokenizer = await call.tokenizer(model)
             encoding = await call.run(
-                len(text),
-                lambda: tokenizer.encode_with_offsets(text, special=body.add_special_tokens),
+                len(text), lambda: tokenizer.encode_with_offsets(text, special=special)
             )
             call.tokens = len(encoding)
             return {
@@ -101,9 +130,12 @@ class OpenAiTokens:
         async def work(model: TextModel) -> list[list[dict[str, Any]]]:
             tokenizer = await call.tokenizer(model)
             special_ids = tokenizer.special_ids()
+            special = body.add_special_tokens is not False
+            prompt = "" if body.prompt_name is None else named_prompt(model, body.prompt_name)
 
             def tokens_of(text: str) -> list[dict[str, Any]]:
-                encoding = tokenizer.encode_with_offsets(text, special=body.add_special_tokens)
+                text = prompt + text
+                encoding = tokenizer.encode_with_offsets(text, special=special)
                 return [
                     {
                         "id": number,

@@ -6,13 +6,13 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from nereid_gateway.extras.openai.generation.markers import MarkerSearch
-from nereid_gateway.extras.openai.generation.tool_calls import make_tool_parser
+from nereid_gateway.extras.openai.generation.tool_calls import DemandedCallParser, make_tool_parser
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nereid_gateway.extras.openai.generation.deltas import Delta, TokenLogprob
-    from nereid_gateway.extras.openai.generation.tool_calls import Piece, ToolCall
+    from nereid_gateway.extras.openai.generation.tool_calls import Piece, ToolCall, ToolParser
 
 STOP: Final = "stop"
 LENGTH: Final = "length"
@@ -57,6 +57,8 @@ class ChoiceLimits(NamedTuple):
     counts_tokens: bool = False
     # Name of a tool parser, or "" if texts have no calls of tools.
     tool_parser: str = ""
+    # The tool whose arguments the text is, "" if it is a list of calls; None: neither.
+    demanded_tool: str | None = None
     max_calls: int = 128
 
 
@@ -87,7 +89,11 @@ class Choice:
         self._listener = listener
         self._flush = flush
         self._stops = MarkerSearch(limits.stop) if limits.stop else None
-        self._parser = make_tool_parser(limits.tool_parser) if limits.tool_parser else None
+        self._parser: ToolParser | None = None
+        if limits.demanded_tool is not None:
+            self._parser = DemandedCallParser(limits.demanded_tool)
+        elif limits.tool_parser:
+            self._parser = make_tool_parser(limits.tool_parser)
         # Logprobs of text that is held back.
         self._waiting_logprobs: list[TokenLogprob] = []
         self._model_reason = ""
@@ -96,6 +102,12 @@ class Choice:
     def text(self) -> str:
         """The text so far."""
         return "".join(self.texts)
+
+    @property
+    def lacks_one_token(self) -> bool:
+        """True if the next token ends the text by its limit of tokens."""
+        limits = self._limits
+        return limits.counts_tokens and self.tokens + 1 == limits.max_tokens
 
     def add(self, delta: Delta) -> None:
         """Add what a response or a token adds."""

@@ -68,17 +68,33 @@ class ResponseReader:
         }
         return self._places.remember(head, places)
 
+    def text(self, response: InferResponse, name: str) -> str:
+        """Return the text in an output. Raises Internal if the response lacks it."""
+        place = self.places(response.head).get(name)
+        if place is None or place[1] != BYTES:
+            raise Internal(f"the model's response lacks the text output '{name}'")
+        payload: Any = response.payloads[place[0]]
+        return b"".join(split_bytes(payload)).decode(errors="replace")
+
 
 class DeltaReader:
     """Reads the responses for one text."""
 
     def __init__(
-        self, reader: ResponseReader, model: TextModel, *, keeps_special: bool = False
+        self,
+        reader: ResponseReader,
+        model: TextModel,
+        *,
+        keeps_special: bool = False,
+        ignores_eos: bool = False,
     ) -> None:
-        """Read responses of a model. keeps_special: special tokens are part of the text."""
+        """Read responses of a model.
+
+        keeps_special: special tokens are part of the text. ignores_eos: no token ends it.
+        """
         self._reader = reader
         self._output = model.mapping.output
-        self._eos_ids = model.eos_ids()
+        self._eos_ids = frozenset() if ignores_eos else model.eos_ids()
         generation = model.generation
         self._outputs = generation.outputs
         # Characters may be split between responses.

@@ -44,17 +44,15 @@ class EventStream:
         self, work: Awaitable[Result], encode_error: Callable[[NereidError], bytes]
     ) -> Result:
         """Return the result of work. Its error becomes an event if events were sent before."""
-        error: NereidError
         try:
             return await work
-        except NereidError as problem:
-            error = problem
+        except NereidError as error:
+            if not self.begun:
+                raise
+            self.end(encode_error(error))
+            # The call cannot be repeated with another version of the model.
+            raise Internal(error.message) from error
         except Exception:
             if self.begun:
                 self.end(encode_error(Internal(INTERNAL_MESSAGE)))
             raise
-        if not self.begun:
-            raise error
-        self.end(encode_error(error))
-        # The call cannot be repeated with another version of the model.
-        raise Internal(error.message) from error

@@ -35,6 +35,8 @@ class SamplingFields(Body, kw_only=True):
     presence_penalty: Penalty | None = None
     repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
     logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
+    min_tokens: Annotated[int, Meta(ge=0, le=(1 << 31) - 1)] | None = None
+    ignore_eos: bool | None = None
 
     def sampling(self) -> Sampling:
         """Return the parameters; raise InvalidParameter."""
@@ -47,6 +49,8 @@ class SamplingFields(Body, kw_only=True):
             "frequency_penalty": self.frequency_penalty,
             "presence_penalty": self.presence_penalty,
             "repetition_penalty": self.repetition_penalty,
+            "min_tokens": self.min_tokens,
+            "ignore_eos": self.ignore_eos,
         }
         stop = check_stop(self.stop, "stop", _MAX_STOPS)
         return Sampling(values, stop, bias=_biases(self.logit_bias))

@@ -23,17 +23,19 @@ from nereid_gateway.extras.openai.generation.streams import ChoiceStreams
 from nereid_gateway.extras.openai.texts.tokenizer import TokenLimit, Tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from nereid_gateway.core.client_request import ClientRequest
     from nereid_gateway.extras.openai.calls import TextCall, TextServices
-    from nereid_gateway.extras.openai.generation.chat_templates import TemplateRenderer
     from nereid_gateway.extras.openai.generation.sampling import Sampling
+    from nereid_gateway.extras.openai.generation.tool_choice import DemandedCall
     from nereid_gateway.extras.openai.texts.text_models import TextModel
     from nereid_gateway.fronts.http.submission import InferSubmission
 
 # Models whose tokenizers are kept in the form that schemas need.
 _MAX_GRAMMARS: Final = 16
+# Sequences of one call at a time, as many as an instance of an export has.
+_MAX_SEQUENCES: Final = 16
 
 
 class Order(NamedTuple):
@@ -42,8 +44,9 @@ class Order(NamedTuple):
     prompts: Sequence[Prompt]
     sampling: Sampling
     texts_each: int = 1
-    # False: texts have no calls of tools.
+    # False: texts have no calls of tools, or are calls as a whole.
     has_tools: bool = False
+    demanded_call: DemandedCall | None = None
     max_calls: int = 128
     # The parameter that has the prompts, and the one that limits tokens, for errors.
     prompt_parameter: str = "messages"
@@ -60,12 +63,9 @@ class Usage(NamedTuple):
 class Generator:
     """Generates texts for the calls of one gateway."""
 
-    def __init__(
-        self, services: TextServices, submission: InferSubmission, renderer: TemplateRenderer
-    ) -> None:
+    def __init__(self, services: TextServices, submission: InferSubmission) -> None:
         self._services = services
         self._submission = submission
-        self._renderer = renderer
         self._responses = ResponseReader()
         self._grammars = BoundedCache[bytes, Grammars](_MAX_GRAMMARS)
 
@@ -81,23 +81,7 @@ class Generator:
 
         variables: further ones of the template. Raises InvalidParameter without a template.
         """
-        generation = model.generation
-        if not generation.chat_template:
-            raise InvalidParameter(
-                "messages",
-                f"The model '{model.name}' has no chat template. Use /v1/completions, or add"
-                " chat_template.jinja to its directory.",
-                "model_not_supported",
-            )
-        values = {
-            **generation.special_tokens,
-            "add_generation_prompt": True,
-            **variables,
-            "messages": messages,
-            "tools": tools or None,
-        }
-        text = await self._renderer.render(call.call.peer, generation.chat_template, values)
-        # The template writes the special tokens itself.
+        text = await call.chat_text(model, messages, tools, variables)
         return await self.text_prompt(call, model, text, special=False)
 
     async def text_prompt(
@@ -173,8 +157,8 @@ class Generator:
         self, call: TextCall, model: TextModel, order: Order, listener: Listener
     ) -> list[Choice]:
         sampling = order.sampling
-        if sampling.schema is not None:
-            raise not_taken("response_format")
+        if sampling.schema is not None and not model.generation.takes_schema:
+            raise not_taken("tool_choice" if order.demanded_call else "response_format")
         if sampling.logprobs is not None and "logprobs" not in model.generation.outputs:
             raise not_taken("logprobs")
         if sampling.bias and "sampling_parameters" not in model.generation.inputs:
@@ -221,9 +205,16 @@ class Generator:
                 choice = Choice(len(choices), limits, listener, reader.flush)
                 choices.append(choice)
                 text = LogitsText(call, model, self._services.outputs, flowing)
-                sampler = Sampler(sampling, number, mask)
+                sampler = Sampler(sampling, number, mask, model.eos_ids())
                 texts.append(partial(text.run, prompt.ids or (), choice, reader, sampler))
-        tasks = [asyncio.ensure_future(run()) for run in texts]
+        most = _MAX_SEQUENCES if model.mapping.keeps_tokens else len(texts)
+        slots = asyncio.Semaphore(most)
+
+        async def run_in_slot(run: Callable[[], Awaitable[None]]) -> None:
+            async with slots:
+                await run()
+
+        tasks = [asyncio.ensure_future(run_in_slot(run)) for run in texts]
         try:
             await asyncio.gather(*tasks)
         finally:
@@ -240,7 +231,12 @@ class Generator:
 
     def _reader(self, model: TextModel, order: Order) -> DeltaReader:
         # Marks of calls are special tokens of some models.
-        return DeltaReader(self._responses, model, keeps_special=order.has_tools)
+        return DeltaReader(
+            self._responses,
+            model,
+            keeps_special=order.has_tools,
+            ignores_eos=bool(order.sampling.values.get("ignore_eos")),
+        )
 
 
 def _limits(model: TextModel, order: Order) -> ChoiceLimits:
@@ -251,6 +247,7 @@ def _limits(model: TextModel, order: Order) -> ChoiceLimits:
         sampling.max_tokens,
         counts_tokens=not generation.takes("max_tokens"),
         tool_parser=generation.tool_parser if order.has_tools else "",
+        demanded_tool=None if order.demanded_call is None else order.demanded_call.tool,
         max_calls=order.max_calls,
     )
 
@@ -258,6 +255,8 @@ def _limits(model: TextModel, order: Order) -> ChoiceLimits:
 def _checked(model: TextModel, order: Order) -> Order:
     """Return an order with values and limits that fit the model. Raises InvalidParameter."""
     sampling = order.sampling
+    if order.demanded_call is not None:
+        sampling = sampling._replace(schema=order.demanded_call.schema)
     values = fitting_values(sampling.values, model.generation, samples_here=model.gives_logits)
     most = model.mapping.max_tokens
     longest = max((prompt.tokens for prompt in order.prompts), default=0)
@@ -266,6 +265,10 @@ def _checked(model: TextModel, order: Order) -> Order:
     max_tokens = sampling.max_tokens or model.generation.max_tokens
     if most:
         max_tokens = min(max_tokens or most, most - longest)
+    if 0 < max_tokens < (values.get("min_tokens") or 0):
+        raise InvalidParameter(
+            "min_tokens", f"'min_tokens' is more than the {max_tokens} tokens that may come."
+        )
     return order._replace(sampling=sampling._replace(values=values, max_tokens=max_tokens))
 
 

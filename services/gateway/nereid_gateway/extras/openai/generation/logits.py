@@ -1,4 +1,4 @@
-"""Texts of models that give logits: the gateway samples each token, and sends the longer text."""
+"""Texts of models that give logits: the gateway samples each token, and sends it to the model."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 from nereid.core.errors import Internal
 from nereid_gateway.extras.openai.generation.choices import LENGTH
 from nereid_gateway.extras.openai.generation.deltas import Delta, TokenLogprob
-from nereid_gateway.extras.openai.texts.tokenizer import Tokens
+from nereid_gateway.extras.openai.generation.token_steps import TokenSteps
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -48,8 +48,17 @@ class Sampled(NamedTuple):
 class Sampler:
     """Samples the tokens of one text. The same seed gives the same text for the same logits."""
 
-    def __init__(self, sampling: Sampling, index: int, mask: TokenMask | None = None) -> None:
-        """Sample by the parameters of a call. index: the text's number; mask: tokens allowed."""
+    def __init__(
+        self,
+        sampling: Sampling,
+        index: int,
+        mask: TokenMask | None = None,
+        eos_ids: Collection[int] = (),
+    ) -> None:
+        """Sample by the parameters of a call.
+
+        index: the text's number; mask: tokens allowed; eos_ids: tokens that end a text.
+        """
         values: Mapping[str, Any] = sampling.values
         seed = values.get("seed")
         self._random = np.random.default_rng(None if seed is None else [seed & (2**64 - 1), index])
@@ -65,6 +74,8 @@ class Sampler:
         self._bias = sampling.bias or {}
         self._logprobs = sampling.logprobs
         self._mask = mask
+        self._min_tokens: int = values.get("min_tokens", 0)
+        self._eos_ids = eos_ids
 
     def sample(self, logits: Logits, prompt: Sequence[int], generated: Sequence[int]) -> Sampled:
         """Return the next token. logits: a copy that may be changed, one for each token."""
@@ -73,7 +84,10 @@ class Sampler:
             if 0 <= token < len(logits):
                 logits[token] += bias
         if self._mask is not None:
+            # It alone decides where the text may end.
             self._mask.apply(logits)
+        elif len(generated) < self._min_tokens:
+            logits[[token for token in self._eos_ids if token < len(logits)]] = -np.inf
         token = self._choose(logits)
         if self._logprobs is None:
             return Sampled(token)
@@ -154,22 +168,25 @@ class LogitsText:
         model = self._model
         most = model.mapping.fixed_tokens or model.mapping.max_tokens
         tokens = list(prompt)
-        while not choice.finish_reason:
-            if most and len(tokens) >= most:
-                choice.add(Delta("", 0, LENGTH))
-                choice.end()
-                return
-            await self._flowing.wait()
-            generated = tokens[len(prompt) :]
-            sample = partial(self._sample, sampler, prompt, generated)
-            (sampled,) = await self._call.infer([model.token_row(Tokens(tokens))], sample)
-            tokens.append(sampled.token)
-            delta = reader.read_ids([sampled.token])
-            if not delta.ends:
-                delta = delta._replace(
-                    logprobs=_with_texts(sampled, model), ends=sampler.complete(sampled.token)
-                )
-            choice.add(delta)
+        steps = TokenSteps(self._call, model)
+        try:
+            while not choice.finish_reason:
+                if most and len(tokens) >= most:
+                    choice.add(Delta("", 0, LENGTH))
+                    choice.end()
+                    return
+                await self._flowing.wait()
+                sample = partial(self._sample, sampler, prompt, tokens[len(prompt) :])
+                sampled = await steps.infer(tokens, sample, is_last=choice.lacks_one_token)
+                tokens.append(sampled.token)
+                delta = reader.read_ids([sampled.token])
+                if not delta.ends:
+                    delta = delta._replace(
+                        logprobs=_with_texts(sampled, model), ends=sampler.complete(sampled.token)
+                    )
+                choice.add(delta)
+        finally:
+            steps.end()
 
     def _sample(
         self,

@@ -53,6 +53,7 @@ class Part(Body, kw_only=True):
     video_url: Any = None
     # Accepted without effect.
     prompt_cache_breakpoint: Any = None
+    cache_control: Any = None
 
 
 class Message(Body, kw_only=True):

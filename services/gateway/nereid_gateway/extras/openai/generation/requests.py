@@ -97,9 +97,23 @@ def _value_of(role: str, values: dict[str, Any], sampling: Sampling, generation:
             stop = values.get("stop")
             # The gateway looks for those for which the input has no place.
             return stop if stop is None or generation.inputs[role].takes_many else stop[0]
+        case "schema":
+            return _schema(sampling, generation)
+        case "schema_kind":
+            kind = "json_schema" if sampling.schema else "json"
+            return None if sampling.schema is None else kind
         case _ if role == SAMPLING_PARAMETERS:
             return orjson.dumps(_packed(values, sampling, generation)).decode() or None
     return values.get(role)
+
+
+def _schema(sampling: Sampling, generation: Generation) -> str | None:
+    if sampling.schema is None:
+        return None
+    if not sampling.schema and "schema_kind" in generation.inputs:
+        # The kind alone asks for any object.
+        return None
+    return orjson.dumps(sampling.schema or {"type": "object"}).decode()
 
 
 def _packed(values: dict[str, Any], sampling: Sampling, generation: Generation) -> dict[str, Any]:
@@ -111,6 +125,10 @@ def _packed(values: dict[str, Any], sampling: Sampling, generation: Generation) 
     }
     if sampling.logprobs is not None:
         packed["logprobs"] = sampling.logprobs
+    if sampling.schema is not None and "schema" not in generation.inputs:
+        # The backend reads the JSON text within the object.
+        rule = {"json": sampling.schema} if sampling.schema else {"json_object": True}
+        packed["structured_outputs"] = orjson.dumps(rule).decode()
     if sampling.bias:
         packed["logit_bias"] = {str(token): bias for token, bias in sampling.bias.items()}
     return packed

@@ -21,6 +21,8 @@ _NEUTRAL: Final[Mapping[str, tuple[float, ...]]] = {
     "frequency_penalty": (0.0,),
     "presence_penalty": (0.0,),
     "repetition_penalty": (1.0,),
+    "min_tokens": (0,),
+    "ignore_eos": (False,),
 }
 # The gateway applies these itself if the model does not.
 _APPLIED_HERE: Final = frozenset({"max_tokens", "stop"})

@@ -34,6 +34,7 @@ class ChoiceStreams:
         self._call = call
         self._handles: dict[int, RequestHandle] = {}
         self._unfinished = 0
+        self._error: NereidError | None = None
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self, texts: Sequence[tuple[ClientRequest, Choice, DeltaReader]]) -> None:
@@ -56,9 +57,13 @@ class ChoiceStreams:
             call.on_flow_control = None
             for handle in self._handles.values():
                 handle.cancel()
-            if self._done.done() and not self._done.cancelled():
-                # asyncio logs an error that nobody retrieves, and the caller may be cancelled.
-                self._done.exception()
+        error, self._error = self._error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                # An error refers to this frame: texts would stay until cycles are collected.
+                del error
 
     def _set_flow(self, paused: bool) -> None:
         for handle in self._handles.values():
@@ -99,4 +104,5 @@ class ChoiceStreams:
 
     def _fail(self, error: NereidError) -> None:
         if not self._done.done():
-            self._done.set_exception(error)
+            self._error = error
+            self._done.set_result(None)

@@ -43,6 +43,28 @@ def make_tool_parser(name: str) -> ToolParser:
     return _PARSERS[name]()
 
 
+class DemandedCallParser:
+    """Calls where the whole text is one, or a list of them."""
+
+    def __init__(self, tool: str) -> None:
+        """Read a text. tool: the one whose arguments it is, or "" for a list of calls."""
+        self._tool = tool
+        self._held: list[str] = []
+
+    def feed(self, part: str) -> Sequence[Piece]:
+        """Hold a part of the text."""
+        self._held.append(part)
+        return ()
+
+    def flush(self) -> Sequence[Piece]:
+        """Return the calls; the text if it was cut."""
+        text = "".join(self._held)
+        if not self._tool:
+            return _read_calls(text) or (text,)
+        arguments = _parse(text)
+        return (_call(self._tool, arguments) if isinstance(arguments, dict) else text,)
+
+
 class _HermesParser:
     """Calls in <tool_call> tags, as Hermes and Qwen write them."""
 

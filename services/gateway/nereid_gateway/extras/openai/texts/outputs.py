@@ -87,6 +87,25 @@ def pooled_vector(array: NDArray[Any], mapping: TextMapping, row: Row) -> Vector
     return pooled.astype(np.float32)
 
 
+class SparseVector(NamedTuple):
+    """Weights of tokens of the vocabulary, without those that are 0."""
+
+    ids: NDArray[np.int64]
+    weights: Vector
+
+
+def sparse_vector(array: NDArray[Any], mapping: TextMapping, row: Row) -> SparseVector:
+    """Return the weights of a row's text."""
+    if mapping.pooling:
+        # log(1 + relu(x)) never falls, so the largest logit gives the largest weight.
+        logits = _tokens_of(array, mapping, row).max(axis=0).astype(np.float32)
+        weights = np.log1p(np.maximum(logits, np.float32(0)))
+    else:
+        weights = array.reshape(-1).astype(np.float32)
+    (ids,) = np.nonzero(weights)
+    return SparseVector(ids, weights[ids])
+
+
 def _tokens_of(array: NDArray[Any], mapping: TextMapping, row: Row) -> NDArray[Any]:
     is_batch = mapping.ids is None or mapping.ids.rank > 1
     vectors = array[0] if is_batch and array.ndim == 3 else array
@@ -112,3 +131,11 @@ def activated(logits: NDArray[Any], activation: str) -> NDArray[np.float64]:
         powers = np.exp(-np.abs(values))
         return np.where(values >= 0, 1 / (1 + powers), powers / (1 + powers))
     return values
+
+
+def evidence(logits: NDArray[Any], activation: str) -> float:
+    """Return a number that orders rows as their last score does, without its rounding to 0 or 1."""
+    values = logits.reshape(-1).astype(np.float64)
+    if activation == "softmax" and len(values) > 1:
+        return float(values[-1] - np.logaddexp.reduce(values[:-1]))
+    return float(values[-1])

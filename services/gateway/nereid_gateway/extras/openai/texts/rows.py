@@ -21,7 +21,7 @@ from nereid_gateway.core.client_request import ClientRequest
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nereid.core.wire.messages import ErrorStatus, InferResponse, Payload
+    from nereid.core.wire.messages import ErrorStatus, InferResponse, Parameter, Payload
     from nereid_gateway.core.request_handle import OnResponse, RequestHandle
     from nereid_gateway.extras.openai.work_pool import WorkPool
     from nereid_gateway.fronts.http.submission import InferSubmission
@@ -31,7 +31,8 @@ Output = TypeVar("Output")
 
 _log = logging.getLogger(__name__)
 
-_MAX_IN_FLIGHT: Final = 256
+# Rows of a call.
+MAX_IN_FLIGHT: Final = 256
 # Outputs of up to this size are read on the event loop, which takes at most about 100 us.
 _LOOP_BYTES: Final = 512 << 10
 
@@ -57,19 +58,28 @@ class Row(NamedTuple):
     size: int
     # See InferRequest.
     text_digest: bytes
+    parameters: dict[str, Parameter] | None = None
+
+    def request(self, priority: int) -> ClientRequest:
+        """Return a new request of the row."""
+        request = ClientRequest(
+            0, self.head, list(self.payloads), priority=priority, text_digest=self.text_digest
+        )
+        request.parameters = self.parameters
+        return request
 
 
 class RowSubmission:
     """Submits the rows of calls."""
 
     def __init__(
-        self, submission: InferSubmission, pool: WorkPool, max_in_flight: int = _MAX_IN_FLIGHT
+        self, submission: InferSubmission, pool: WorkPool, max_in_flight: int = MAX_IN_FLIGHT
     ) -> None:
         self._submission = submission
         self._pool = pool
         self._max_in_flight = max_in_flight
 
-    async def infer(
+    async def infer(  # noqa: PLR0913
         self,
         call: HttpCall,
         rows: Sequence[Row],
@@ -77,6 +87,7 @@ class RowSubmission:
         *,
         priority: int = 0,
         tokenized_ns: tuple[int, int] = (0, 0),
+        max_in_flight: int = MAX_IN_FLIGHT,
     ) -> list[Output]:
         """Return what `read` makes of each row's response, in the order of the rows.
 
@@ -87,9 +98,21 @@ class RowSubmission:
         submit_row = partial(self._submission.submit_row, call, tokenized_ns)
         flight = _Flight(submit_row, self._pool, call, rows, read, priority)
         try:
-            return await flight.run(self._max_in_flight)
+            return await flight.run(min(max_in_flight, self._max_in_flight))
         finally:
             flight.cancel()
+
+    def end_sequence(self, call: HttpCall, row: Row) -> None:
+        """End the sequence to which a row belongs, at once and also if the client has left.
+
+        A cancelled request ends its sequence. If an instance executes it first, its END does.
+        """
+        request = row.request(0)
+        self._submission.submit_row(call, (0, 0), request, _ignore).cancel()
+
+
+def _ignore(response: InferResponse) -> None:
+    """Ignore the response of a request that was only to end its sequence."""
 
 
 class _Flight(Generic[Output]):
@@ -115,6 +138,7 @@ class _Flight(Generic[Output]):
         self._sending = False
         self._outputs: dict[int, Output] = {}
         self._reads: set[asyncio.Task[None]] = set()
+        self._error: NereidError | None = None
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self, max_in_flight: int) -> list[Output]:
@@ -122,6 +146,13 @@ class _Flight(Generic[Output]):
         if self._rows:
             self._send()
             await self._done
+        error, self._error = self._error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                # An error refers to this frame: rows would stay until cycles are collected.
+                del error
         return [self._outputs[index] for index in range(len(self._rows))]
 
     def cancel(self) -> None:
@@ -132,9 +163,6 @@ class _Flight(Generic[Output]):
             handle.cancel()
         for task in self._reads:
             task.cancel()
-        if self._done.done() and not self._done.cancelled():
-            # asyncio logs an error that nobody retrieves, and the caller may be cancelled.
-            self._done.exception()
 
     def _send(self) -> None:
         if self._sending:
@@ -144,13 +172,7 @@ class _Flight(Generic[Output]):
         while self._waiting and self._in_flight < self._max_in_flight and not self._done.done():
             index = self._waiting.popleft()
             row = self._rows[index]
-            request = ClientRequest(
-                0,
-                row.head,
-                list(row.payloads),
-                priority=self._priority,
-                text_digest=row.text_digest,
-            )
+            request = row.request(self._priority)
             self._in_flight += 1
             on_response = partial(self._on_response, index)
             handle = self._submit_row(request, on_response)
@@ -205,4 +227,5 @@ class _Flight(Generic[Output]):
 
     def _fail(self, error: NereidError) -> None:
         if not self._done.done():
-            self._done.set_exception(error)
+            self._error = error
+            self._done.set_result(None)

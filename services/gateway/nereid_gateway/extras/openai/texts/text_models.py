@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from uuid import uuid4
 
 import numpy as np
 
 from nereid.bounded_cache import BoundedCache
 from nereid.core.errors import InvalidArgument, NotFound
 from nereid.core.files.paced_reads import PacedReads
+from nereid.core.sequence_owners import SEQUENCE_ID
 from nereid.core.tensors.datatypes import BYTES, NAME_OF_CONFIG_NUMBER
 from nereid.core.tensors.shapes import VARIABLE
 from nereid.core.tensors.tensors import NUMPY_TYPE
@@ -22,11 +25,12 @@ from nereid_gateway.core.request_head import HeadInput
 from nereid_gateway.extras.openai.errors import InvalidParameter, ModelNotFound
 from nereid_gateway.extras.openai.texts.rows import Row
 from nereid_gateway.extras.openai.texts.tokenizer import TextTokenizer, TokenLimit, Tokens
+from nereid_gateway.extras.openai.texts.vector_layers import VectorLayers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nereid.core.wire.messages import Payload
+    from nereid.core.wire.messages import Parameter, Payload
     from nereid.pb.model_config_pb2 import ModelOutput
     from nereid.text import TextInput, TextMapping
     from nereid.text.generation import Generation
@@ -40,8 +44,28 @@ _MAX_BYTES: Final = 512 << 20
 _MAX_HEADS: Final = 4096
 _FLOATS: Final = frozenset({"BF16", "FP16", "FP32", "FP64"})
 _MAX_READS: Final = 1024
+# Characters of a name: a folder's, with a namespace and a version. Longer ones would fill the
+# memory as keys.
+_MAX_NAME: Final = 1024
 _NEVER: Final = -1
 _VERSIONED: Final = re.compile(r"(?P<name>[^/]+)/(?P<version>[0-9]+)")
+
+
+class TokenStep(NamedTuple):
+    """Place of tokens in a sequence, of which the model keeps the tokens before."""
+
+    sequence_id: str
+    # Number of the tokens before.
+    before: int = 0
+    ends: bool = False
+
+    def parameters(self) -> dict[str, Parameter]:
+        """Return the parameters of its request."""
+        return {
+            SEQUENCE_ID: self.sequence_id,
+            "sequence_start": not self.before,
+            "sequence_end": self.ends,
+        }
 
 
 class TextModel:
@@ -62,6 +86,11 @@ class TextModel:
         self._heads = BoundedCache[tuple[int, ...], bytes](_MAX_HEADS)
         self._ones = _Filler()
         self._zeros = _Filler()
+
+    @cached_property
+    def layers(self) -> VectorLayers:
+        """The layers behind the pooling. Raises InvalidArgument if their weights are damaged."""
+        return VectorLayers(self.mapping.layers, self.files)
 
     @property
     def takes_text(self) -> bool:
@@ -97,7 +126,7 @@ class TextModel:
     def eos_ids(self) -> frozenset[int]:
         """Return the tokens that end a text. The tokenizer has to be read if there is one."""
         generation = self.generation
-        token = generation.special_tokens.get("eos_token")
+        token = self.mapping.special_tokens.get("eos_token")
         if generation.eos_ids or token is None or not self.has_tokenizer:
             return generation.eos_ids
         token_id = self.tokenizer().id_of(token)
@@ -124,9 +153,15 @@ class TextModel:
         return self._tokenizer is not None or (self.takes_text and not self.has_tokenizer)
 
     def token_row(
-        self, tokens: Tokens, further: Sequence[tuple[TextInput, Sequence[int]]] = ()
+        self,
+        tokens: Tokens,
+        further: Sequence[tuple[TextInput, Sequence[int]]] = (),
+        step: TokenStep | None = None,
     ) -> Row:
-        """Return the row of a text's tokens. further: inputs with their values in this row."""
+        """Return the row of a text's tokens. further: inputs with their values in this row.
+
+        step: the tokens' place in their sequence if the model keeps tokens and others follow.
+        """
         mapping = self.mapping
         assert mapping.ids is not None, "the model takes texts"
         ids = np.array(tokens.ids, NUMPY_TYPE[mapping.ids.datatype])
@@ -136,43 +171,79 @@ class TextModel:
             raise InvalidArgument(f"model '{self.name}' takes {size} tokens, not {count}")
         if size > count:
             ids = np.pad(ids, (0, size - count), constant_values=mapping.pad_id)
+        before, parameters = 0, None
+        if mapping.keeps_tokens:
+            step = step or TokenStep(uuid4().hex, ends=True)
+            before, parameters = step.before, step.parameters()
         payloads: list[Payload] = [ids.tobytes()]
         if mapping.mask is not None:
-            payloads.append(self._ones.content(mapping.mask.datatype, count, size))
+            payloads.append(self._mask(mapping.mask.datatype, before, count, size))
         if mapping.types is not None:
-            if tokens.types is None:
-                payloads.append(self._zeros.content(mapping.types.datatype, 0, size))
-            else:
-                types = np.zeros(size, NUMPY_TYPE[mapping.types.datatype])
-                types[:count] = tokens.types
-                payloads.append(types.tobytes())
+            payloads.append(self._types(mapping.types.datatype, tokens, size))
+        if mapping.positions is not None:
+            positions = self._positions(mapping.positions.datatype, before, count, size)
+            payloads.append(positions)
+        if mapping.logits_to_keep is not None:
+            payloads.append(np.ones(1, NUMPY_TYPE[mapping.logits_to_keep.datatype]).tobytes())
         for tensor, values in further:
             payloads.append(np.array(values, NUMPY_TYPE[tensor.datatype]).tobytes())
-        return Row(self._head(size, further), payloads, count, count, self.digest)
+        head = self._head(size, further, before)
+        return Row(head, payloads, count, count, self.digest, parameters)
+
+    def _mask(self, datatype: str, before: int, count: int, size: int) -> bytes:
+        if not before:
+            return self._ones.content(datatype, count, size)
+        # Each length comes once in a text, so the memory is not kept.
+        return np.ones(before + size, NUMPY_TYPE[datatype]).tobytes()
+
+    def _types(self, datatype: str, tokens: Tokens, size: int) -> bytes:
+        if tokens.types is None:
+            return self._zeros.content(datatype, 0, size)
+        types = np.zeros(size, NUMPY_TYPE[datatype])
+        types[: len(tokens.types)] = tokens.types
+        return types.tobytes()
+
+    def _positions(self, datatype: str, before: int, count: int, size: int) -> bytes:
+        positions = np.full(size, self.mapping.padded_position, NUMPY_TYPE[datatype])
+        first = self.mapping.first_position + before
+        positions[:count] = np.arange(first, first + count)
+        return positions.tobytes()
 
     def text_row(self, text: str, count: int = 0) -> Row:
         """Return the row of a text for a model that takes texts. count: its tokens, if known."""
-        content = text.encode()
+        return self.content_row(text.encode(), count)
+
+    def content_row(self, content: bytes, count: int = 0) -> Row:
+        """Return the row of bytes for a model that takes texts or files."""
         element = len(content).to_bytes(4, "little") + content
         return Row(self._head(1), [element], count, len(content), self.digest)
 
-    def _head(self, size: int, further: Sequence[tuple[TextInput, Sequence[int]]] = ()) -> bytes:
-        key = size, *(len(values) for _, values in further)
+    def _head(
+        self,
+        size: int,
+        further: Sequence[tuple[TextInput, Sequence[int]]] = (),
+        before: int = 0,
+    ) -> bytes:
+        key = size, before, *(len(values) for _, values in further)
         known = self._heads.get(key)
         if known is not None:
             return known
-        tensors = self.tensors(size)
+        tensors = self.tensors(size, before)
         tensors += [_tensor(tensor, len(values)) for tensor, values in further]
         head = request_head.build(self.name, self.version, tensors, [self.mapping.output]).head
         return self._heads.remember(key, head)
 
-    def tensors(self, size: int) -> list[HeadInput]:
-        """Return the inputs of a row in the order of its payloads. size: its number of tokens."""
+    def tensors(self, size: int, before: int = 0) -> list[HeadInput]:
+        """Return the inputs of a row in the order of its payloads.
+
+        size: number of its tokens. before: number of those that the model keeps of its sequence.
+        """
         mapping = self.mapping
-        inputs = (
-            [mapping.text] if mapping.ids is None else [mapping.ids, mapping.mask, mapping.types]
-        )
-        return [_tensor(each, size) for each in inputs if each is not None]
+        if mapping.text is not None:
+            return [_tensor(mapping.text, 1)]
+        inputs = (mapping.ids, size), (mapping.mask, before + size)
+        others = (mapping.types, size), (mapping.positions, size), (mapping.logits_to_keep, 1)
+        return [_tensor(each, count) for each, count in (*inputs, *others) if each is not None]
 
 
 class _Filler:
@@ -253,6 +324,8 @@ class TextModels:
 
         name: may end in a slash and a version. Raises ModelNotFound.
         """
+        if len(name) > _MAX_NAME:
+            raise ModelNotFound(name)
         known = self._known.get(name)
         if known is not None and known.checked == self._changes:
             self._known.move_to_end(name)
@@ -282,6 +355,9 @@ class TextModels:
 
     async def _read(self, name: str) -> TextModel | None:
         model_name, version = split_name(name)
+        if not model_name:
+            # A scheduler would take this for a request for all names.
+            raise ModelNotFound(name)
         known = self._known.get(name)
         asked = self._changes
         request = pb.ModelTextRequest(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.core.errors import Internal, InvalidArgument
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _CONFIG: Final = "config"
 _FILE: Final = "file:"
 _UNLOAD_DEPENDENTS: Final = "unload_dependents"
+_VERSION: Final = "version"
 
 
 class RepositoryEndpoints:
@@ -53,14 +55,14 @@ class RepositoryEndpoints:
         call.respond(200, ())
 
     async def unload(self, call: HttpCall, route: Route) -> None:
-        """Unload a model. If the body asks for it, unload the models that depend on it as well."""
-        request = kserve_pb2.RepositoryModelUnloadRequest(
-            model_name=route.model, repository_name=route.repository
+        """Unload a model, or the version that the body names.
+
+        If the body asks for it, unload the models that depend on it as well.
+        """
+        message = await read_body(
+            self._data_plane, call, _unload_request, route.model, route.repository
         )
-        if await read_body(self._data_plane, call, _asks_for_dependents):
-            request.parameters[_UNLOAD_DEPENDENTS].bool_param = True
         principal = principal_of(call.sender)
-        message = request.SerializeToString()
         if principal is not None:
             message = principal.with_requester(message)
         await self._control.call_bytes("RepositoryModelUnload", message)
@@ -87,6 +89,9 @@ def _load_request(body: bytes, model: str, repository: str) -> bytes:
     parameters = _parameters(parser.parse(body) if body else None)
     request_head.check_count("parameters", len(parameters), model)
     for name, value in parameters.items():
+        if name == _VERSION:
+            request.parameters[name].string_param = _version(value)
+            continue
         text = parser.as_string(value)
         if name == _CONFIG:
             request.parameters[name].string_param = text
@@ -114,9 +119,21 @@ def _decode_base64(name: str, value: str) -> bytes:
         raise InvalidArgument(f"the value of load parameter '{name}' is not base64") from error
 
 
-def _asks_for_dependents(body: bytes) -> bool:
-    """Return whether an unload asks for dependent models too. Any other content is ignored."""
-    try:
-        return _parameters(parser.parse(body)).get(_UNLOAD_DEPENDENTS) is True
-    except Internal:
-        return False
+def _version(value: Any) -> str:
+    """Return a version as the scheduler expects it, which checks it."""
+    if type(value) not in (int, str):
+        raise InvalidArgument(f"Invalid value for '{_VERSION}': expected a number or string")
+    return parser.printable(str(value))
+
+
+def _unload_request(body: bytes, model: str, repository: str) -> bytes:
+    request = kserve_pb2.RepositoryModelUnloadRequest(model_name=model, repository_name=repository)
+    parameters: dict[str, Any] = {}
+    # Any other content is ignored.
+    with suppress(Internal):
+        parameters = _parameters(parser.parse(body))
+    if parameters.get(_UNLOAD_DEPENDENTS) is True:
+        request.parameters[_UNLOAD_DEPENDENTS].bool_param = True
+    if _VERSION in parameters:
+        request.parameters[_VERSION].string_param = _version(parameters[_VERSION])
+    return request.SerializeToString()

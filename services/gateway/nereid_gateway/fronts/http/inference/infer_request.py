@@ -34,10 +34,12 @@ if TYPE_CHECKING:
     from nereid_gateway.core.tensors.jobs import RunJob
     from nereid_gateway.core.tensors.string_elements import StringInput
 
-_NUMBER: Final = re.compile(rb"\s*([+-]?)0*([0-9]*)")
+_NUMBER: Final = re.compile(rb"\s*([+-]?)([0-9]+)")
 # int() takes quadratic time and refuses numbers of more than some thousand digits.
 _MAX_DIGITS: Final = 100
+_INT32: Final = range(-(1 << 31), 1 << 31)
 _PLAIN_DIGITS: Final = 16
+_HEADER_LENGTH: Final = "Inference-Header-Content-Length"
 # The largest number that fits into the protocol's 64 bits.
 _MAX_CLASSES: Final = (1 << 63) - 1
 _ID: Final = re.compile(rb'\{\s*"id"\s*:\s*"([^"\\\x00-\x1f]*)"\s*(,)')
@@ -86,21 +88,28 @@ _NO_HEADER: Final = ParsedHeader(NOTHING_CHECKED, "", None, 0, 0, (), (), (), DE
 def header_length(text: bytes | None, body_size: int) -> int:
     """Return the length of the JSON header, or 0 for a raw request.
 
-    As on Triton, the text is read as atoi() reads it. Without a text, the header is the whole body.
-    Raises InvalidArgument if the header is longer than the body.
+    As on Triton, the text is read as std::stoi() reads it. Without a text, the header is the whole
+    body. Raises InvalidArgument if it is no number, or the header is longer than the body.
     """
     if text is None:
         return body_size
     if len(text) < _PLAIN_DIGITS and text.isdigit() and (length := int(text)) <= body_size:
         return length
     match = _NUMBER.match(text)
-    sign, digits = match.groups() if match else (b"", b"")
-    length = int(digits[:_MAX_DIGITS] or b"0")
-    if sign == b"-":
-        length = -length
-    if not 0 <= length <= body_size or len(digits) > _MAX_DIGITS:
+    said = text.decode(errors="replace")
+    if match is None:
+        raise InvalidArgument(f"Unable to parse {_HEADER_LENGTH}, got: {said}", accepted=True)
+    sign, digits = match[1], match[2].lstrip(b"0") or b"0"
+    length = int(sign + digits) if len(digits) < _MAX_DIGITS else _INT32.stop
+    if length not in _INT32:
         raise InvalidArgument(
-            f"inference header size should be in range (0, {body_size}), got: {length}",
+            f"Unable to parse {_HEADER_LENGTH}, value is out of range "
+            f"[ {_INT32[0]}, {_INT32[-1]} ], got: {said}",
+            accepted=True,
+        )
+    if not 0 <= length <= body_size:
+        raise InvalidArgument(
+            f"inference header size should be in range (0, {body_size}), got: {said}",
             accepted=True,
         )
     return length
@@ -326,9 +335,7 @@ class _HeaderParser:
         self._inline_inputs: list[HeadInput] = []
         self._classes: dict[str, int] = {}
         self._input_ranges: list[tuple[int, RegionRange]] = []
-        # Key: an output. Value: its range, or None. If an output is requested twice, the first
-        # counts.
-        self._output_ranges: dict[str, RegionRange | None] = {}
+        self._output_ranges: list[tuple[str, RegionRange]] = []
 
     def parse(self, document: Any) -> ParsedHeader:
         members = document if type(document) is dict else {}
@@ -340,16 +347,14 @@ class _HeaderParser:
         outputs = parser.array_member(members, "outputs") if "outputs" in members else ()
         request_head.check_count("outputs", len(outputs), self._model)
         names = [self._parse_output(output) for output in outputs]
-        # If an output is requested twice, the first request counts.
-        first = dict(reversed(names))
-        by_name = {name: binary for name, binary in first.items() if binary is not None}
+        by_name = {name: binary for name, binary in names if binary is not None}
         if names:
             # The default does not apply to outputs that the request names.
             self._binary_by_default = False
         checked = request_head.build(
             self._model, self._version, inputs, [name for name, _ in names], self._classes
         )
-        placed = tuple((name, place) for name, place in self._output_ranges.items() if place)
+        placed = tuple(self._output_ranges)
         if placed or self._input_ranges:
             checked = checked._replace(regions=RegionRanges(tuple(self._input_ranges), placed))
         return ParsedHeader(
@@ -422,10 +427,8 @@ class _HeaderParser:
 
     def _parse_output(self, output: Any) -> tuple[str, bool | None]:
         name = parser.string_member(output, "name")
-        again = name in self._output_ranges
         parameters = output.get("parameters")
         if type(parameters) is not dict:
-            self._output_ranges.setdefault(name, None)
             return name, None
         request_head.check_count("parameters of a tensor", len(parameters), self._model)
         classes = parameters.get("classification", 0)
@@ -437,7 +440,6 @@ class _HeaderParser:
         binary = None
         if "binary_data" in parameters:
             binary = parser.as_boolean(parameters["binary_data"], "binary_data")
-        tensor_range = None
         if "shared_memory_region" in parameters:
             for other in ("classification", "binary_data"):
                 # A classification is an error here even if it is 0.
@@ -445,9 +447,8 @@ class _HeaderParser:
                     raise InvalidArgument(
                         f"Output can't set both 'shared_memory_region' and '{other}'"
                     )
-            tensor_range = self._parse_range(parameters)
-        self._output_ranges.setdefault(name, tensor_range)
-        if classes and not again:
+            self._output_ranges.append((name, self._parse_range(parameters)))
+        if classes:
             self._classes[name] = min(classes, _MAX_CLASSES)
         return name, binary
 

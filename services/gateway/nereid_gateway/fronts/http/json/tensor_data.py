@@ -1,6 +1,7 @@
 """Converts tensor data from JSON to raw bytes and back, with Triton's rules.
 
-Data may be nested in any way. Integers out of range wrap. FP16 and BF16 have no JSON form.
+Data may be nested in any way, up to 99 deep. Integers out of range wrap. FP16 and BF16 have no JSON
+form.
 """
 
 # layout: compiled
@@ -49,6 +50,8 @@ _CODES: Final = {
 _NUMBER: Final = {int, float}
 # Bytes of an output written at once: a multiple of all element sizes.
 _SLICE_BYTES: Final = 65_536
+# Number of lists around an element that Triton refuses.
+_MAX_DEPTH: Final = 100
 # Strings encoded at once.
 _PIECE: Final = 65536
 
@@ -67,7 +70,7 @@ def to_raw(data: Any, name: str, datatype: str, shape: Sequence[int]) -> bytes:
         parser.refuse_kind("array", "data")
     types = set(map(type, data))
     if list in types:
-        data = _flatten(data)
+        data = _flatten(data, datatype)
         types = set(map(type, data))
     if datatype == BYTES:
         if types - {str}:
@@ -83,6 +86,8 @@ def to_raw(data: Any, name: str, datatype: str, shape: Sequence[int]) -> bytes:
         wanted = data[: min(count, len(data))]
         # An element of a wrong kind is reported before a wrong number of elements.
         _numbers(wanted, set(map(type, wanted)), name, datatype)
+        if len(data) < count:
+            raise Internal("Failed to parse 'data' field: shape does not match true shape")
         raise Internal("Unable to parse 'data': Shape does not match true shape of 'data' field")
     return _numbers(data, types, name, datatype)
 
@@ -153,11 +158,15 @@ def _encoded(texts: list[str]) -> list[bytes]:
         return list(map(parser.utf8, texts))
 
 
-def _flatten(data: list[Any]) -> list[Any]:
-    """Return the leaves of nested lists. Nesting is unlimited, so the function is not recursive."""
+def _flatten(data: list[Any], datatype: str) -> list[Any]:
+    """Return the leaves of nested lists; raise InvalidArgument if the lists are nested too deep."""
+    depth = 1
     while (types := set(map(type, data))) == _LIST:
         # Regular nesting is flattened level by level.
         data = list(chain.from_iterable(data))
+        depth += 1
+        if depth >= _MAX_DEPTH and data:
+            _refuse_depth(datatype)
     if list not in types:
         return data
     flat: list[Any] = []
@@ -165,12 +174,19 @@ def _flatten(data: list[Any]) -> list[Any]:
     while pending:
         for item in pending[-1]:
             if type(item) is list:
+                if depth + len(pending) >= _MAX_DEPTH and item:
+                    _refuse_depth(datatype)
                 pending.append(iter(item))
                 break
             flat.append(item)
         else:
             pending.pop()
     return flat
+
+
+def _refuse_depth(datatype: str) -> Never:
+    place = "" if datatype == BYTES else "Unable to parse 'data': "
+    raise InvalidArgument(f"{place}JSON nesting depth exceeds maximum allowed limit ({_MAX_DEPTH})")
 
 
 def from_raw(raw: bytes, datatype: str, *, scalar: bool = False) -> Any:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nereid.core.errors import InvalidArgument
+from nereid.core.tensors.datatypes import BOOL, BYTES, NAME_OF_CONFIG_NUMBER
+from nereid.core.tensors.scalars import literal_tensor
 from nereid.core.tensors.shapes import format_shape
+from nereid.model_config.conditions import read_conditions
+from nereid.model_config.defaults import DEFAULT, read_defaults
 from nereid.pb import model_config_pb2
 from nereid_scheduler.core.models.dependencies import step_model
 
@@ -46,6 +50,7 @@ def check_steps(ensemble: ModelConfig, models: Mapping[str, ModelConfig]) -> boo
             )
         _check_inputs(name, step, model, tensors)
         _check_outputs(name, step, model, tensors)
+    _check_conditions(ensemble, models, tensors)
     _check_forks(ensemble, models)
     return any(
         models[step_model(step)].model_transaction_policy.decoupled
@@ -115,6 +120,57 @@ def _check_consistent(
         )
 
 
+class DefaultTensor(NamedTuple):
+    """The default of a tensor that no step has made. raw: of one row if it is batched."""
+
+    datatype: str
+    shape: tuple[int, ...]
+    raw: bytes
+    batched: bool
+
+
+def default_tensor(
+    value: Any, tensor: str, ensemble: ModelConfig, model: ModelConfig, output: str
+) -> DefaultTensor:
+    """Return a tensor with this value, as the ensemble declares it, or else a step's model.
+
+    output: the model's name for the tensor. Raises InvalidArgument if the value does not fit.
+    """
+    owner, name = (ensemble, tensor)
+    if all(each.name != tensor for each in ensemble.output):
+        owner, name = (model, output)
+    spec = next(each for each in owner.output if each.name == name)
+    inner = owner is ensemble and spec.HasField("reshape")
+    dims = spec.reshape.shape if inner else spec.dims
+    try:
+        datatype = NAME_OF_CONFIG_NUMBER[spec.data_type]
+        shape, raw = literal_tensor(value, datatype, dims)
+    except InvalidArgument as error:
+        raise InvalidArgument(
+            f"parameter '{DEFAULT}{tensor}' of ensemble '{ensemble.name}': {error.message}"
+        ) from None
+    return DefaultTensor(datatype, shape, raw, batched=owner.max_batch_size > 0)
+
+
+def _check_conditions(
+    ensemble: ModelConfig, models: Mapping[str, ModelConfig], tensors: Mapping[str, _Tensor]
+) -> None:
+    """Check the datatypes of conditions' tensors, and that defaults fit theirs."""
+    for condition in read_conditions(ensemble).values():
+        datatype = NAME_OF_CONFIG_NUMBER[tensors[condition.tensor].datatype]
+        if datatype == BYTES or (datatype == BOOL) is not condition.of_bool:
+            wanted = "a BOOL tensor" if condition.of_bool else "numbers"
+            raise InvalidArgument(
+                f"in ensemble {ensemble.name}, condition '{condition}' needs {wanted}, but tensor"
+                f" '{condition.tensor}' is {datatype}"
+            )
+    defaults = read_defaults(ensemble)
+    for step in ensemble.ensemble_scheduling.step:
+        for output, tensor in sorted(step.output_map.items()):
+            if tensor in defaults:
+                default_tensor(defaults[tensor], tensor, ensemble, models[step_model(step)], output)
+
+
 def _compatible(one: Sequence[int], other: Sequence[int]) -> bool:
     return len(one) == len(other) and all(
         _ANY in (a, b) or a == b for a, b in zip(one, other, strict=True)
@@ -128,20 +184,18 @@ def _check_forks(ensemble: ModelConfig, models: Mapping[str, ModelConfig]) -> No
     """
     passed: dict[str, frozenset[int]] = {tensor.name: frozenset() for tensor in ensemble.input}
     steps = dict(enumerate(ensemble.ensemble_scheduling.step))
+    conditions = read_conditions(ensemble)
+    needed = {index: list(step.input_map.values()) for index, step in steps.items()}
+    for index, condition in conditions.items():
+        needed[index].append(condition.tensor)
     while steps:
-        ready = [
-            index
-            for index, step in steps.items()
-            if all(tensor in passed for tensor in step.input_map.values())
-        ]
+        ready = [index for index in steps if all(tensor in passed for tensor in needed[index])]
         if not ready:
             # nereid.model_config refuses a tensor that no step produces.
             return
         for index in ready:
             step = steps.pop(index)
-            forks = _common_forks(
-                ensemble.name, [passed[tensor] for tensor in step.input_map.values()]
-            )
+            forks = _common_forks(ensemble.name, [passed[tensor] for tensor in needed[index]])
             if models[step_model(step)].model_transaction_policy.decoupled:
                 forks |= {index}
             passed.update(dict.fromkeys(step.output_map.values(), forks))

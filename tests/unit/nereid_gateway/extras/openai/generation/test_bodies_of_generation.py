@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nereid.core.errors import InvalidArgument
-from nereid_gateway.extras.openai.bodies import Body, decode
+from nereid_gateway.extras.openai.bodies import decode
 from nereid_gateway.extras.openai.endpoints.chat import ChatBody
 from nereid_gateway.extras.openai.endpoints.completions import CompletionsBody
 from nereid_gateway.extras.openai.endpoints.messages import MessagesBody
-from nereid_gateway.extras.openai.endpoints.responses import ResponsesBody, messages_of, tools_of
+from nereid_gateway.extras.openai.endpoints.responses import ResponsesBody
 from nereid_gateway.extras.openai.errors import InvalidParameter
-from nereid_gateway.extras.openai.generation.messages import template_messages, template_tools
+from tests.support.gateway.text_bodies import prepare
 
 WORDS = st.sampled_from(
     ["user", "assistant", "tool", "text", "function", "message", "function_call", "x", "", "{}"]
@@ -35,31 +35,6 @@ VALUES = st.recursive(
 )
 
 SAID = {"role": "user", "content": "x"}
-
-
-def prepare(body: Body) -> None:
-    """What handlers do with a body before they know the model."""
-    match body:
-        case ChatBody():
-            body.check()
-            template_messages(body.messages)
-            template_tools(body.functions_of_tools(), "tools")
-            body.sampling()
-            assert body.includes_usage in {True, False}
-            if body.response_format is not None:
-                body.response_format.schema()
-        case CompletionsBody():
-            body.sampling()
-        case MessagesBody():
-            body.check()
-            body.sampling()
-            body.chat()
-            body.functions()
-        case ResponsesBody():
-            body.check()
-            body.schema()
-            template_messages(messages_of(body))
-            tools_of(body)
 
 
 @pytest.mark.parametrize("body_type", [ChatBody, CompletionsBody, MessagesBody, ResponsesBody])

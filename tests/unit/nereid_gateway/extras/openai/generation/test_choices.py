@@ -74,6 +74,10 @@ def made(parts: Sequence[str | Delta], limits: ChoiceLimits) -> tuple[Choice, Ev
             "<tool_call>[",
             "stop",
         ),
+        (['{"a"', ": 1}"], ChoiceLimits(demanded_tool="f"), "", "tool_calls"),
+        (['[{"name"', ': "f"}]'], ChoiceLimits(demanded_tool=""), "", "tool_calls"),
+        (['{"a"', ": "], ChoiceLimits(demanded_tool="f", max_tokens=2), '{"a": ', "length"),
+        (["[", "{"], ChoiceLimits(demanded_tool="", max_tokens=2), "[{", "length"),
         (["x" * (3 << 20)] * 9, ChoiceLimits(), "x" * (6 << 20), "length"),
     ],
 )

@@ -33,7 +33,7 @@ DETAILS = """output { name: "finish_reason" data_type: TYPE_STRING dims: [ -1 ] 
     output { name: "logprobs" data_type: TYPE_STRING dims: [ -1 ] }"""
 
 
-def reader(tensors: str, *, keeps_special: bool = False) -> DeltaReader:
+def reader(tensors: str, *, keeps_special: bool = False, ignores_eos: bool = False) -> DeltaReader:
     message: model_config_pb2.ModelConfig = config(tensors)
     files = {
         "text.json": b'{"task": "generate", "output": "text_output"}',
@@ -44,7 +44,9 @@ def reader(tensors: str, *, keeps_special: bool = False) -> DeltaReader:
     assert mapping is not None
     response = pb.ModelTextResponse(version="1", config=message, files=files)
     model = TextModel("m", response, mapping)
-    return DeltaReader(ResponseReader(), model, keeps_special=keeps_special)
+    return DeltaReader(
+        ResponseReader(), model, keeps_special=keeps_special, ignores_eos=ignores_eos
+    )
 
 
 def response(**outputs: Any) -> InferResponse:
@@ -111,3 +113,10 @@ def test_a_response_without_the_text_is_an_error() -> None:
         reader(TEXT).read(response(other=["x"]))
     with pytest.raises(Internal, match="not text"):
         reader(TEXT).read(response(text_output=np.array([1], np.int32)))
+
+
+def test_a_text_goes_on_behind_a_token_that_is_ignored() -> None:
+    ids = generators.tokenizer().encode(f"a{generators.END}b").ids
+    assert reader(IDS).read_ids(ids).ends
+    delta = reader(IDS, ignores_eos=True).read_ids(ids)
+    assert (delta.text, delta.tokens, delta.ends) == ("ab", 3, False)

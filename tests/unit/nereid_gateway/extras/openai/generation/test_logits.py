@@ -42,6 +42,12 @@ def test_parameters_limit_the_tokens(options: dict[str, Any], tokens: set[int]) 
     assert set(sampled(**options)) == tokens
 
 
+def test_no_token_ends_a_text_before_its_least_length() -> None:
+    sampler = Sampler(Sampling({"temperature": 0.0, "min_tokens": 2}), 0, eos_ids={1, 99})
+    tokens = [sampler.sample(LOGITS.copy(), (), (0,) * count).token for count in range(4)]
+    assert tokens == [3, 3, 1, 1]
+
+
 def test_shares_are_those_of_the_logits() -> None:
     tokens = sampled(4000, temperature=1.0)
     expected = np.exp(LOGITS) / np.exp(LOGITS).sum()

@@ -72,6 +72,21 @@ def test_an_output_with_too_few_vectors_is_an_error() -> None:
             outputs.pooled_vector(array, mapping, ROW)
 
 
+def test_weights_of_the_vocabulary_leave_padding_and_zeros_out() -> None:
+    mapping = TextMapping(frozenset({"embed_sparse"}), ids=IDS, output="out", pooling="splade")
+    array = HIDDEN.copy()
+    array[0, :3, 1] = [-2, 0, -1]
+    array[0, 3:, 0] = 9
+    found = outputs.sparse_vector(array, mapping, ROW)
+    dense = np.log1p(np.maximum(array[0, :3], 0)).max(axis=0)
+    assert dense[1] == 0
+    assert found.ids.tolist() == np.nonzero(dense)[0].tolist()
+    assert np.allclose(found.weights, dense[dense > 0])
+    pooled = TextMapping(frozenset({"embed_sparse"}), ids=IDS, output="out")
+    found = outputs.sparse_vector(np.array([[0, 2.5, 0, -1]]), pooled, ROW)
+    assert (found.ids.tolist(), found.weights.tolist()) == ([1, 3], [2.5, -1])
+
+
 def test_a_vector_of_zeros_has_no_direction() -> None:
     assert outputs.normalized(np.zeros(3, np.float32)).tolist() == [0, 0, 0]
     assert np.allclose(outputs.normalized(np.array([3, 4], np.float32)), [0.6, 0.8])
@@ -83,3 +98,18 @@ def test_large_logits_do_not_overflow() -> None:
         assert outputs.activated(logits, "sigmoid").tolist() == [0, 0.5, 1]
         assert outputs.activated(logits, "softmax").tolist() == [0, 0, 1]
     assert outputs.activated(logits, "none").tolist() == [-1e4, 0, 1e4]
+
+
+@pytest.mark.parametrize(
+    ("activation", "labels"), [("softmax", 2), ("softmax", 3), ("sigmoid", 1), ("none", 1)]
+)
+def test_evidence_orders_rows_as_their_scores_do(activation: str, labels: int) -> None:
+    rows = np.random.default_rng(labels).normal(size=(50, labels))
+    scores = [outputs.activated(row, activation)[-1] for row in rows]
+    evidence = [outputs.evidence(row, activation) for row in rows]
+    assert np.array_equal(np.argsort(scores), np.argsort(evidence))
+    certain = rows.copy()
+    certain[:, -1] += 100
+    assert np.array_equal(
+        np.argsort([outputs.evidence(row, activation) for row in certain]), np.argsort(evidence)
+    )

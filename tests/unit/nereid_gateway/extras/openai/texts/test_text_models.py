@@ -17,8 +17,13 @@ from nereid.rpc import Call, Handlers
 from nereid.text import TextInput, TextMapping
 from nereid_gateway.extras.openai.errors import InvalidParameter
 from nereid_gateway.extras.openai.texts.rows import Row
-from nereid_gateway.extras.openai.texts.text_models import TextModel, TextModels, rows_of
-from nereid_gateway.extras.openai.texts.tokenizer import TokenLimit
+from nereid_gateway.extras.openai.texts.text_models import (
+    TextModel,
+    TextModels,
+    TokenStep,
+    rows_of,
+)
+from nereid_gateway.extras.openai.texts.tokenizer import TokenLimit, Tokens
 from nereid_gateway.extras.openai.work_pool import WorkPool
 from nereid_gateway.plane.control.control import Control
 from tests.support.models import text_models
@@ -80,6 +85,37 @@ def test_rows_of_a_fixed_length_are_padded() -> None:
     assert row.tokens == 4
     with pytest.raises(InvalidArgument, match="takes 6 tokens, not 7"):
         rows_of(model, ["the cat sat on mat"], NO_LIMIT)
+
+
+@pytest.mark.parametrize(("first", "positions"), [(0, [0, 1, 2, 3, 1, 1]), (2, [2, 3, 4, 5, 1, 1])])
+def test_positions_are_counted(first: int, positions: list[int]) -> None:
+    model = model_of(
+        ids=TextInput("ids", "INT64"),
+        positions=TextInput("positions", "INT64"),
+        first_position=first,
+        fixed_tokens=6,
+    )
+    (row,) = rows_of(model, ["the cat"], NO_LIMIT)
+    assert tensors_of(row)["positions"].tolist() == [positions]
+
+
+def test_a_row_of_a_sequence_has_its_tokens_and_a_mask_for_all() -> None:
+    model = model_of(
+        ids=TextInput("ids", "INT64"),
+        mask=TextInput("mask", "INT64"),
+        positions=TextInput("positions", "INT64"),
+        keeps_tokens=True,
+    )
+    row = model.token_row(Tokens([7]), step=TokenStep("a", before=3))
+    assert {name: tensor.tolist() for name, tensor in tensors_of(row).items()} == {
+        "ids": [[7]],
+        "mask": [[1] * 4],
+        "positions": [[3]],
+    }
+    assert row.parameters == {"sequence_id": "a", "sequence_start": False, "sequence_end": False}
+    first, second = (model.token_row(Tokens([7, 8])).parameters or {} for _ in range(2))
+    assert (first["sequence_start"], first["sequence_end"]) == (True, True)
+    assert first["sequence_id"] != second["sequence_id"]
 
 
 def test_a_model_without_batches_may_take_a_list_of_tokens() -> None:

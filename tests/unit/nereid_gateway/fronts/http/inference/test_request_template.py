@@ -37,7 +37,7 @@ KINDS = {
     "outputs": {
         "outputs": [
             {"name": name, "parameters": {"binary_data": binary}}
-            for name, binary in (("P", True), ("O", True), ("P", False))
+            for name, binary in (("P", True), ("O", True))
         ],
         **ONE,
     },

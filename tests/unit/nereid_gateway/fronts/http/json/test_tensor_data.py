@@ -53,11 +53,20 @@ def test_nesting_is_flattened(data: list[Any]) -> None:
     assert np.frombuffer(raw, "<i4").tolist() == [1, 2, 3, 4]
 
 
-def test_deep_nesting_is_flattened_without_recursion() -> None:
-    data: Any = 7
-    for _ in range(5000):
-        data = [data]
-    assert tensor_data.to_raw(data, "X", "UINT8", [1]) == b"\x07"
+def _nested(value: object, lists: int) -> Any:
+    for _ in range(lists):
+        value = [value]
+    return value
+
+
+def test_nesting_has_a_limit() -> None:
+    assert tensor_data.to_raw(_nested(7, 99), "X", "UINT8", [1]) == b"\x07"
+    assert tensor_data.to_raw([_nested(7, 98), 8], "X", "UINT8", [2]) == b"\x07\x08"
+    assert tensor_data.to_raw([_nested([], 98), 8], "X", "UINT8", [1]) == b"\x08"
+    for data in (_nested(7, 100), [_nested(7, 99), 8], [8, _nested([], 100)], _nested(7, 5000)):
+        for datatype in ("UINT8", "BYTES"):
+            with pytest.raises(InvalidArgument, match=r"depth exceeds maximum allowed limit \(100"):
+                tensor_data.to_raw(data, "X", datatype, [1])
 
 
 @pytest.mark.parametrize("datatype", INTEGERS)

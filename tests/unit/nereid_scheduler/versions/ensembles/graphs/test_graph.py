@@ -32,7 +32,7 @@ class Run:
     def __init__(self, steps: list[Step], outputs: str, **tensors: str | None) -> None:
         config = model_config_pb2.ModelConfig()
         text_format.Parse(ensemble_config(["x"], ["y"], steps), config)
-        self.plan = Plan(steps_of(config.ensemble_scheduling), outputs.split())
+        self.plan = Plan(steps_of(config), outputs.split())
         self.run: GraphRun[str] = GraphRun(self.plan)
         self.calls: dict[str, StepCall[str]] = {}
         self.responses: list[list[str | None]] = []

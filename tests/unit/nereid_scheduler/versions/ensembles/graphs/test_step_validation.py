@@ -25,6 +25,10 @@ MODELS = {
         "max_batch_size: 4", ""
     ),
 }
+MODELS["look"] = ADD + " ".join(
+    f' output {{ name: "{name}" data_type: TYPE_{name} dims: [ 1 ] }}'
+    for name in ("BOOL", "INT64", "FP16", "STRING")
+)
 BATCHED = "max_batch_size: 4"
 
 
@@ -136,3 +140,59 @@ def test_an_ensemble_shows_its_models_what_is_after_its_reshape() -> None:
     other = text.replace("reshape { shape: [ 2 ] }", "reshape { shape: [ 3 ] }", 1)
     with pytest.raises(InvalidArgument, match=r"tensor x: inconsistent shape: \[-1,3\] is"):
         check_steps(parse_config(other, model_name="e"), {"add": add})
+
+
+def conditional(datatype: str, condition: str, default: str = "0") -> bool:
+    steps: list[Step] = [("look", {"A": "x"}, {datatype: "c"}), ("add", {"A": "x"}, {"B": "y"})]
+    more = (
+        f'{BATCHED} parameters {{ key: "condition.add" value {{ string_value: "{condition}" }} }}'
+        f" parameters {{ key: 'default.y' value {{ string_value: '{default}' }} }}"
+    )
+    return check(steps, more=more)
+
+
+@pytest.mark.parametrize(
+    ("datatype", "condition"), [("BOOL", "not c"), ("INT64", "c == 3"), ("FP16", "c > 0.5")]
+)
+def test_conditions_on_tensors_of_their_kind_are_accepted(datatype: str, condition: str) -> None:
+    assert not conditional(datatype, condition)
+    assert not conditional(datatype, condition, "[1, 2.5]")
+
+
+@pytest.mark.parametrize(
+    ("datatype", "condition", "needs"),
+    [
+        ("BOOL", "c == 1", "numbers"),
+        ("INT64", "c", "a BOOL tensor"),
+        ("STRING", "c", "a BOOL tensor"),
+        ("STRING", "c == 1", "numbers"),
+    ],
+)
+def test_a_condition_on_a_tensor_of_another_kind_is_refused(
+    datatype: str, condition: str, needs: str
+) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        conditional(datatype, condition)
+    is_text = {"STRING": "BYTES"}.get(datatype, datatype)
+    assert caught.value.message == (
+        f"in ensemble e, condition '{condition}' needs {needs}, but tensor 'c' is {is_text}"
+    )
+
+
+def test_a_default_must_fit_its_tensor() -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        conditional("BOOL", "c", "[1, 2, 3]")
+    assert caught.value.message == (
+        "parameter 'default.y' of ensemble 'e': the value does not have the shape [2]"
+    )
+
+
+def test_a_condition_comes_through_the_same_decoupled_models_as_the_inputs() -> None:
+    steps: list[Step] = [
+        ("many", {"A": "x"}, {"B": "c"}),
+        ("add", {"A": "x"}, {"B": "y"}),
+    ]
+    more = """parameters { key: "condition.add" value { string_value: "c > 1" } }
+    parameters { key: "default.y" value { string_value: "0" } }"""
+    with pytest.raises(InvalidArgument, match="inputs originated from different decoupled models"):
+        check(steps, more=more)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nereid.core.errors import InvalidArgument
-from nereid_gateway.extras.openai.generation.chat_templates import render
+from nereid_gateway.extras.openai.texts.chat_templates import render
 
 STEPS = 20_000
 CHATML = """\
