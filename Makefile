@@ -11,7 +11,7 @@ export ORT_DISABLE_TELEMETRY ?= 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help install dev models serve unit coverage test tests-on e2e text-clients test-compiled wheel nightly compose-test compat compat-record fuzz check \
-	fmt proto docs site pictures lock chart package-test bench bench-all bench-page soak torment simulate sbom audit pin-images release-dry-run clean
+	fmt proto docs site pictures lock chart package-test bench bench-all bench-page soak torment simulate sbom audit pin-images release-dry-run reproduce clean
 
 help:  ## List the targets.
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,7 +79,7 @@ nightly: dev compat  ## Hours: everything, full tables, endurance, fuzzing, the 
 	$(BIN)/python -m tests.differential --minutes 60 --seed $$(date +%s)
 	$(BIN)/python -m tests.protocols --seconds 120 --seed $$(date +%s)
 	printf '%s\n' 1 5001 | xargs -P 2 -I {} $(BIN)/python -m tests.simulation --seed {} --seeds 5000 --minutes 0.3
-	$(MAKE) sbom audit
+	$(MAKE) sbom audit reproduce
 
 chart: dev  ## Render the Helm chart and test what it makes (350 MB of packages).
 	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement requirements/chart.txt
@@ -122,6 +122,7 @@ check: dev  ## Format, lint, types, import rules, words, generated files and plo
 	$(BIN)/python scripts/route_reference.py --check
 	$(BIN)/python scripts/triton_reference.py --check
 	$(BIN)/python scripts/values_reference.py --check
+	$(BIN)/python scripts/vulnerability_reference.py --check
 	$(BIN)/python -m benchmarks.page --check
 
 fmt: dev  ## Format the code and fix what ruff can fix.
@@ -138,6 +139,7 @@ docs: dev  ## Generate docs/reference from the code that declares flags, metrics
 	$(BIN)/python scripts/route_reference.py
 	$(BIN)/python scripts/triton_reference.py
 	$(BIN)/python scripts/values_reference.py
+	$(BIN)/python scripts/vulnerability_reference.py
 
 # In an environment of its own: no test needs it.
 SITE := build/site-env
@@ -175,6 +177,9 @@ pin-images:  ## Write the digests of the base images into deploy/Dockerfile and 
 release-dry-run: dev  ## Check that all says one version, and build sdist, pure wheel and chart of HEAD. TAG=v1.2.3 checks the tag.
 	$(BIN)/python scripts/release.py check $(if $(TAG),--tag $(TAG))
 	$(BIN)/python scripts/release.py build
+
+reproduce: dev  ## Build sdist and pure wheel of HEAD twice, and compare their digests.
+	$(BIN)/python scripts/release.py reproduce
 
 # Each from the sdist, which has nothing that an earlier build left.
 wheel: dev  ## Build dist/: the sdist, the pure wheel, and the compiled one for this platform (needs gcc).

@@ -2,6 +2,7 @@
 
 usage: release.py check [--tag vX.Y.Z]   fails where version, changelog, chart or contract disagree
        release.py build [--output DIR]   sdist, pure wheel, chart and their checksums, of HEAD
+       release.py reproduce              builds twice, and fails where sdist or wheel differ
        release.py notes                  the changelog's section of this version
        release.py sums DIR               writes DIR/SHA256SUMS
 
@@ -13,7 +14,9 @@ from __future__ import annotations
 
 import argparse
 import email
+import gzip
 import hashlib
+import io
 import os
 import re
 import shutil
@@ -98,7 +101,7 @@ def check(tag: str | None) -> None:
 
 
 def build(output: Path) -> None:
-    """Build the files that a release publishes."""
+    """Build the files that a release publishes. Sdist and wheel depend on HEAD and tools alone."""
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
     # Only the tracked files are built: what an earlier build left in the checkout is not released.
@@ -111,10 +114,18 @@ def build(output: Path) -> None:
             file.extractall(tree, filter="data")
         archive.unlink()
         command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(output)]
-        environment = {**os.environ, "NEREID_COMPILE": "0"}
+        epoch = commit_time()
+        environment = {**os.environ, "NEREID_COMPILE": "0", "SOURCE_DATE_EPOCH": str(epoch)}
+        # A wheel records the modes of its files.
         subprocess.run(
-            [*command, str(tree)], check=True, stdout=subprocess.DEVNULL, env=environment
+            [*command, str(tree)],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            env=environment,
+            umask=0o022,
         )
+        for sdist in output.glob("*.tar.gz"):
+            normalize_sdist(sdist, epoch)
         packaged = package_chart(tree / CHART, output)
     for path in sorted(output.iterdir()):
         if path.suffix == ".whl" or path.name.endswith(".tar.gz"):
@@ -128,6 +139,42 @@ def build(output: Path) -> None:
         print(f"{path}: {path.stat().st_size} bytes")
     not_made = ["compiled wheels", "images", "signatures"] + ([] if packaged else ["the chart"])
     print(f"not made here: {', '.join(not_made)}{'' if twine else '; twine check did not run'}")
+
+
+def commit_time() -> int:
+    """Return the time of HEAD's commit, in seconds since the epoch."""
+    command = [shutil.which("git") or "git", "log", "-1", "--format=%ct"]
+    return int(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout)
+
+
+def normalize_sdist(path: Path, epoch: int) -> None:
+    """Write an sdist again without what differs between builds: times, owners and order."""
+    with tarfile.open(path) as sdist:
+        content = io.BytesIO()
+        with tarfile.open(fileobj=content, mode="w", format=tarfile.PAX_FORMAT) as normal:
+            for member in sorted(sdist.getmembers(), key=lambda member: member.name):
+                member.mtime, member.uid, member.gid = epoch, 0, 0
+                member.uname = member.gname = ""
+                member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+                member.pax_headers = {}
+                normal.addfile(member, sdist.extractfile(member) if member.isreg() else None)
+    path.write_bytes(gzip.compress(content.getvalue(), mtime=epoch))
+
+
+def reproduce() -> None:
+    """Build twice, and exit with 1 if sdist or wheel differ."""
+    with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
+        digests = []
+        for folder in map(Path, (first, second)):
+            build(folder)
+            packages = sorted(path for path in folder.iterdir() if path.suffix in {".gz", ".whl"})
+            digests.append(
+                {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in packages}
+            )
+    if digests[0] != digests[1] or len(digests[0]) != len({".gz", ".whl"}):
+        sys.exit(f"two builds differ: {digests}")
+    for name, digest in digests[0].items():
+        print(f"{digest}  {name}: twice")
 
 
 def package_chart(chart: Path, output: Path) -> bool:
@@ -190,6 +237,7 @@ def main() -> None:
     commands.add_parser("build").add_argument(
         "--output", type=Path, default=ROOT / "build" / "release"
     )
+    commands.add_parser("reproduce")
     commands.add_parser("notes")
     commands.add_parser("sums").add_argument("folder", type=Path)
     given = parser.parse_args()
@@ -197,6 +245,8 @@ def main() -> None:
         check(given.tag)
     elif given.command == "build":
         build(given.output.absolute())
+    elif given.command == "reproduce":
+        reproduce()
     elif given.command == "sums":
         write_checksums(given.folder)
     else:

@@ -28,6 +28,8 @@ _VERSION: Final = "v1"
 _NONCE_BYTES: Final = 12
 _MAX_NONCES: Final = 1 << 17
 _MAX_TIME: Final = 15
+# A clock that is slewed is within this of a steady one.
+_JUMP_S: Final = 5.0
 
 
 class CredentialError(Exception):
@@ -69,8 +71,9 @@ class CredentialVerifier:
         self._max_nonces = max_nonces
         # Key: a nonce within the window. Value: when its credential was made. Oldest arrival first.
         self._nonces: dict[str, float] = {}
-        # Credentials from before this time are refused, because their nonces may be forgotten.
-        self._not_before = int(clock() * 1000) / 1000
+        # Nonces of credentials whose time is yet to come, since the clock was set back.
+        self._future: dict[str, float] = {}
+        self._begin(clock())
 
     def verify(self, text: str, path: str) -> Role:
         """Use up a credential and return its role, or raise CredentialError."""
@@ -86,11 +89,37 @@ class CredentialVerifier:
             or not hmac.compare_digest(mac.encode(), _mac(key, claim, path).encode())
         ):
             raise CredentialError("its credential was made with another token (--mesh-token)")
+        self._notice_jump()
         self._check_time(int(stamp) / 1000)
-        if nonce in self._nonces:
+        if nonce in self._nonces or nonce in self._future:
             raise CredentialError("its credential was used before: a replay")
         self._remember(nonce, int(stamp) / 1000)
         return Role(name)
+
+    def _begin(self, now: float) -> None:
+        """Accept credentials that are made from now on."""
+        self._offset = now - time.monotonic()
+        # Credentials from before this time are refused, because their nonces may be forgotten.
+        self._not_before = int(now * 1000) / 1000
+
+    def _notice_jump(self) -> None:
+        """Begin anew if the clock has jumped.
+
+        Otherwise credentials would be good again when it comes back, and a clock that was ahead
+        would close the mesh until it is there again. After it was set back by more than the window,
+        credentials that were used at the present time before are good once more.
+        """
+        now = self._clock()
+        offset = now - time.monotonic()
+        if abs(offset - self._offset) <= _JUMP_S:
+            self._offset = offset
+            return
+        used = self._future | self._nonces
+        self._future = {nonce: made for nonce, made in used.items() if made >= now - WINDOW_S}
+        while len(self._future) > self._max_nonces:
+            del self._future[next(iter(self._future))]
+        self._nonces.clear()
+        self._begin(now)
 
     def _check_time(self, made: float) -> None:
         ahead = made - self._clock()
@@ -109,10 +138,10 @@ class CredentialVerifier:
         expired = self._clock() - WINDOW_S
         while nonces:
             oldest = next(iter(nonces))
-            if len(nonces) > self._max_nonces:
-                self._not_before = max(self._not_before, nonces[oldest] + 0.001)
-            elif nonces[oldest] >= expired:
+            if len(nonces) <= self._max_nonces and nonces[oldest] >= expired:
                 break
+            # A clock that is set back a little must not make it good again.
+            self._not_before = max(self._not_before, nonces[oldest] + 0.001)
             del nonces[oldest]
 
 

@@ -8,6 +8,7 @@ import importlib.util
 import logging
 import re
 from abc import ABC, abstractmethod
+from contextvars import ContextVar
 from datetime import datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
@@ -52,8 +53,12 @@ _CHANGES: Final = frozenset({"ResourceModifiedError"})
 _REFUSED_STATUSES: Final = (401, 403)
 # Otherwise a listing could continue after nobody waits for it any more.
 _MAX_LISTING_S: Final = 600.0
-# Key in botocore's context for one page of a listing. Value: the token at which the page begins.
-_PAGE_BEGIN: Final = "nereid_page_begin"
+# A page has at most a thousand objects.
+_MAX_PAGES: Final = 2000
+# Key in botocore's context for one page of a listing. Value: the tokens of all pages so far.
+_PAGE_TOKENS: Final = "nereid_page_tokens"
+# A listing has a task of its own, and its pages come one after another.
+_tokens: ContextVar[set[str | None] | None] = ContextVar("tokens", default=None)
 
 
 class _Package(NamedTuple):
@@ -118,22 +123,30 @@ class NoListingError(Exception):
 
 def note_token(params: Mapping[str, Any], context: dict[str, Any], **_: object) -> None:
     """Record the token of a page. botocore calls this handler before a ListObjectsV2 request."""
-    context[_PAGE_BEGIN] = params.get("ContinuationToken")
+    token = params.get("ContinuationToken")
+    tokens = None if token is None else _tokens.get()
+    if tokens is None:
+        tokens = set()
+        _tokens.set(tokens)
+    tokens.add(token)
+    context[_PAGE_TOKENS] = tokens
 
 
 def require_listing(parsed: Mapping[str, Any], context: Mapping[str, Any], **_: object) -> None:
     """Check a page of a listing after a ListObjectsV2 response; raise NoListingError.
 
-    botocore takes any XML document for an empty bucket. It also accepts a page that names itself as
-    the next page.
+    botocore takes any XML document for an empty bucket. It also accepts a page that names an
+    earlier one as the next page, and pages without an end.
     """
     if parsed["ResponseMetadata"]["HTTPStatusCode"] != HTTPStatus.OK:
         return
     if "IsTruncated" not in parsed:
         raise NoListingError("the response is no listing")
-    token = parsed.get("NextContinuationToken")
-    if token is not None and token == context.get(_PAGE_BEGIN):
-        raise NoListingError("the listing does not end: a page names itself as the next one")
+    token, tokens = parsed.get("NextContinuationToken"), context[_PAGE_TOKENS]
+    if token is not None and token in tokens:
+        raise NoListingError("the listing does not end: a page names an earlier one as the next")
+    if len(tokens) > _MAX_PAGES:
+        raise NoListingError(f"the listing has more than {_MAX_PAGES} pages")
 
 
 class S3Files(StoreFiles):

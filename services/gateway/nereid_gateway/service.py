@@ -15,6 +15,7 @@ from nereid.rpc.net.limits.stall_detection import UploadLimits
 from nereid.rpc.net.zlib_queue import ZlibQueue
 from nereid_gateway.core.deferred_imports import import_deferred
 from nereid_gateway.core.kept_counts import KeptCounts
+from nereid_gateway.core.request_head import MAX_COUNT
 from nereid_gateway.core.response_timings import TimedRequests
 from nereid_gateway.core.tensors.tensor_memory import TensorMemory
 from nereid_gateway.extras import exposure
@@ -278,7 +279,7 @@ class GatewayService:
 
     def _forwarding(self, pattern: str) -> HeaderForwarding | None:
         without = frozenset[str]() if self._access is None else self._access.headers
-        return HeaderForwarding(pattern, without) if pattern else None
+        return HeaderForwarding(pattern, without, MAX_COUNT) if pattern else None
 
     async def start(self) -> None:
         """Bind the ports and open the link. If a port is taken, close all and raise OSError."""

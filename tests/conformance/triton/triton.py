@@ -97,6 +97,10 @@ class Triton:
         except (OSError, http.client.HTTPException):
             return False
 
+    @property
+    def alive(self) -> bool:
+        return self._process.alive
+
     def renew(self) -> None:
         """Another server, which knows nothing of what this one was asked."""
         self.stop()

@@ -1,8 +1,6 @@
 """Python models with a Python of their own, and with limits on what they may take."""
 
-import sysconfig
 import tarfile
-import venv
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ from nereid.core.files.temporary_directories import PYTHON_ENV
 from tests.support.mesh.commands import refusal, say
 from tests.support.mesh.mesh import running, until
 from tests.support.models import python_models
+from tests.support.models.environments import make_environment
 
 pytestmark = pytest.mark.slow
 
@@ -43,14 +42,6 @@ class TritonPythonModel:
 
 def parameter(name: str, value: str) -> str:
     return f'parameters {{ key: "{name}" value {{ string_value: "{value}" }} }}\n'
-
-
-def make_environment(directory: Path) -> None:
-    """A virtual environment with a module that no other has, and numpy from this one."""
-    venv.create(directory, symlinks=True)
-    (site,) = directory.glob("lib/python*/site-packages")
-    (site / "only_here.py").write_text("WORD = 'here'")
-    (site / "numpy.pth").write_text(sysconfig.get_path("purelib"))
 
 
 def test_environments_packed_and_as_directories(tmp_path: Path) -> None:

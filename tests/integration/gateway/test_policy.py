@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -129,3 +130,89 @@ async def test_metadata_becomes_parameters_over_grpc() -> None:
         in_stream = [each.parameters for each in site.scheduler.received[1:]]
         assert len(in_stream) == 2
         assert all(each and each["my"] == "meta" for each in in_stream)
+
+
+# Each API's header is one that the calls below do not have.
+_ALL_APIS = "health,metadata,inference,shared-memory,model-config,model-repository,statistics,trace"
+_TARGETS = {
+    "GET /v2": b"",
+    "GET /v2/health/live": b"",
+    "GET /v2/models/echo": b"",
+    "GET /v2/models/echo/ready": b"",
+    "GET /v2/models/echo/config": b"",
+    "GET /v2/models/echo/stats": b"",
+    "GET /v2/models/stats": b"",
+    "POST /v2/models/echo/infer": BODY,
+    "POST /v2/models/echo/versions/1/infer": BODY,
+    "POST /v2/models/echo/generate": b'{"INPUT0":[1]}',
+    "POST /v2/models/echo/generate_stream": b'{"INPUT0":[1]}',
+    "POST /v2/repository/index": b"",
+    "POST /v2/repository/models/echo/load": b"",
+    "POST /v2/repository/models/echo/unload": b"",
+    "GET /v2/systemsharedmemory/status": b"",
+    "POST /v2/systemsharedmemory/unregister": b"",
+    "GET /v2/trace/setting": b"",
+    "GET /v2/logging": b"",
+}
+
+
+def _spellings(target: str) -> list[str]:
+    """Other ways to write a path that a server or a proxy may take for the same."""
+    version, _, rest = target.removeprefix("/").partition("/")
+    parts = [
+        target,
+        f"{target}/",
+        f"/{target}",
+        f"/.{target}",
+        f"/x/..{target}",
+        f"/{version}//{rest}",
+        f"/{version}/./{rest}",
+        f"{target}?x=1",
+        f"{target}#x",
+        f"{target};x=1",
+        f"{target}%00",
+        f"{target}%20",
+        f"{target}%2f",
+        target.upper(),
+        target.replace("v2", "%76%32"),
+        target.replace("/", "%2f"),
+        target.replace("e", "%65"),
+        target.replace("/", "\\"),
+        f"http://x{target}",
+        f"http://user@x{target}",
+        f"HTTPS://y:1{target}?x",
+        f"http://x/%2e{target}",
+    ]
+    return list(dict.fromkeys(parts))
+
+
+async def _status(site: GatewaySite, method: str, target: str, body: bytes, **headers: str) -> int:
+    """The status of a response, which may be a stream."""
+    reader, writer = await connect(site)
+    lines = [f"{method} {target} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
+    async with asyncio.timeout(5):
+        head = await reader.readuntil(b"\r\n\r\n")
+    writer.close()
+    return int(head.split(b" ")[1])
+
+
+async def test_no_spelling_of_a_path_gets_around_a_restriction() -> None:
+    apis = f"{_ALL_APIS},logging:Open=sesame"
+    others = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")
+    async with gateway_site(http_restricted_api=(apis,), http_header_forward_pattern=".*") as site:
+        for request, body in _TARGETS.items():
+            method, _, target = request.partition(" ")
+            opened = await _status(site, method, target, body, Open="sesame")
+            assert opened not in {403, 404, 405}, request
+            reached = len(site.scheduler.received)
+            for spelt in _spellings(target):
+                for header in ({}, {"Open": "Sesame"}, {"Open_": "sesame"}, {"X_Open": "sesame"}):
+                    status = await _status(site, method, spelt, body, **header)
+                    assert status in {400, 403, 404, 405}, (spelt, status)
+            for other in others:
+                forged = {"X_Http_Method_Override": method, "X_Original_Url": "/v2/health"}
+                status = await _status(site, other, target, body, **forged)
+                assert status in {400, 403, 404, 405}, (other, target, status)
+            assert len(site.scheduler.received) == reached

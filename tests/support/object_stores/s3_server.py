@@ -31,6 +31,7 @@ class Reply(NamedTuple):
     status: HTTPStatus
     body: bytes
     type: str = "application/xml"
+    location: str = ""
 
 
 def error_reply(status: HTTPStatus, code: str, message: str) -> Reply:
@@ -108,7 +109,9 @@ class S3Server:
             self.requests.append(request)
             how = self.fail(request)
         if isinstance(how, Reply):
-            start_response(f"{how.status:d} {how.status.phrase}", [("Content-Type", how.type)])
+            headers = [("Content-Type", how.type)]
+            headers += [("Location", how.location)] if how.location else []
+            start_response(f"{how.status:d} {how.status.phrase}", headers)
             return [how.body]
 
         def start_without(status: str, headers: list[tuple[str, str]], *more: object) -> object:

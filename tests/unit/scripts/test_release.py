@@ -13,6 +13,7 @@ from scripts.release import (
     ROOT,
     check_metadata,
     disagreements,
+    normalize_sdist,
     release_notes,
     version_of,
     write_checksums,
@@ -104,3 +105,20 @@ def test_checksums_leave_themselves_out(tmp_path: Path) -> None:
     for _ in range(2):
         write_checksums(tmp_path)
         assert (tmp_path / "SHA256SUMS").read_text() == f"{hashlib.sha256(b'x').hexdigest()}  a\n"
+
+
+def test_an_sdist_does_not_depend_on_its_build(tmp_path: Path) -> None:
+    digests = set()
+    for time, mode, owner in ((5, 0o600, "a"), (9, 0o664, "b")):
+        path = tmp_path / "x.tar.gz"
+        with tarfile.open(path, "w:gz") as sdist:
+            for name in sorted(("x/b", "x/a"), reverse=time == 5):
+                member = tarfile.TarInfo(name)
+                member.size, member.mtime, member.mode, member.uname = 1, time + 0.5, mode, owner
+                sdist.addfile(member, io.BytesIO(b"1"))
+        normalize_sdist(path, 1_700_000_000)
+        with tarfile.open(path) as sdist:
+            assert [each.name for each in sdist] == ["x/a", "x/b"]
+            assert {each.mtime for each in sdist} == {1_700_000_000}
+        digests.add(path.read_bytes())
+    assert len(digests) == 1

@@ -6,6 +6,7 @@ takes linear time for any name. It is imported only if a pattern is set.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.bounded_cache import BoundedCache
@@ -60,14 +61,20 @@ def _compile(text: str) -> Any:
 class HeaderForwarding:
     """Adds the headers that match a pattern to requests as parameters."""
 
-    def __init__(self, pattern: str, without: Collection[str] = ()) -> None:
-        """Compile the pattern, or raise ValueError. without: lower-case names to leave out."""
+    def __init__(
+        self, pattern: str, without: Collection[str] = (), max_parameters: int = sys.maxsize
+    ) -> None:
+        """Compile the pattern, or raise ValueError.
+
+        without: lower-case names to leave out. max_parameters: limit for a request's parameters.
+        """
         self._pattern = _compile(pattern)
+        self._max_parameters = max_parameters
         self._without = without
         self._matching: BoundedCache[Text, bool] = BoundedCache(_CACHED_NAMES)
 
     def forward_headers(self, request: InferRequest, headers: Iterable[tuple[Text, Text]]) -> None:
-        """Add matching headers as parameters. A reserved name sets an error status."""
+        """Add matching headers as parameters. A reserved name or too many set an error status."""
         matching: dict[str, Parameter] = {}
         for name, value in headers:
             matches = self._matching.get(name)
@@ -85,6 +92,13 @@ class HeaderForwarding:
                 )
         known = request.parameters
         request.parameters = matching if known is None else known | matching
+        if len(request.parameters) > self._max_parameters and request.error_status is None:
+            request.error_status = error_status_of(
+                InvalidArgument(
+                    f"a request has more than {self._max_parameters} parameters, with its forwarded"
+                    " headers"
+                )
+            )
 
     def _matches(self, name: Text) -> bool:
         text = _text(name)

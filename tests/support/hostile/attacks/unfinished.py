@@ -205,7 +205,7 @@ ATTACKS = (
     Attack("12 unfinished bodies of 60 MiB", _unfinished_http(12, _SIZE), ANY),
     Attack("12 unfinished chunked bodies", _unfinished_chunked, ANY, nightly=True),
     Attack("200 unfinished bodies of 3 MiB", _unfinished_http(200, 3 * _MIB), ANY, nightly=True),
-    Attack("a body in chunks of a byte", _small_chunks, nightly=True),
+    Attack("a body in chunks of a byte", _small_chunks),
     Attack("one unfinished message of 600 MiB", _unfinished_grpc(1, 1, "ModelInfer"), ANY),
     Attack(
         "one unfinished streamed message",

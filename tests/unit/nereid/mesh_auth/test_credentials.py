@@ -136,3 +136,63 @@ def test_a_flood_of_calls_does_not_open_the_way_for_a_replay(clock: Clock) -> No
         clock.now += 0.01
         verifier.verify(credential(clock), JOIN)
     assert refusal(verifier, first).transient
+
+
+@pytest.mark.parametrize("jump_s", [3600, -3600, 12, -12])
+def test_a_clock_that_jumps_there_and_back_opens_no_way_for_a_replay(
+    verifier: CredentialVerifier, clock: Clock, jump_s: float
+) -> None:
+    clock.now += 1
+    first = credential(clock)
+    verifier.verify(first, JOIN)
+    clock.now += jump_s
+    refusal(verifier, first)
+    clock.now += 1
+    second = credential(clock)
+    verifier.verify(second, JOIN)
+    clock.now -= jump_s
+    refusal(verifier, first)
+    clock.now += 1
+    # A new credential is good at once.
+    assert verifier.verify(credential(clock), JOIN) is Role.EXECUTOR
+    for text in (first, second):
+        refusal(verifier, text)
+    # Also when the clock comes to the other time by itself.
+    clock.now += jump_s
+    refusal(verifier, second)
+
+
+def test_a_clock_that_was_ahead_at_the_start_closes_the_mesh_to_nobody(clock: Clock) -> None:
+    clock.now += 3600
+    verifier = CredentialVerifier(TOKEN, clock, max_nonces=10)
+    verifier.verify(credential(clock), JOIN)
+    clock.now -= 3600
+    for _ in range(30):
+        clock.now += 0.01
+        assert verifier.verify(credential(clock), JOIN) is Role.EXECUTOR
+
+
+def test_a_clock_that_is_set_back_closes_the_mesh_to_nobody(
+    verifier: CredentialVerifier, clock: Clock
+) -> None:
+    """After hours, whose nonces are forgotten."""
+    for _ in range(4):
+        clock.now += 4
+        verifier.verify(credential(clock), JOIN)
+    used = [credential(clock) for _ in range(20)]
+    for text in used:
+        verifier.verify(text, JOIN)
+    clock.now -= 12
+    for _ in range(6):
+        clock.now += 2
+        assert verifier.verify(credential(clock), JOIN) is Role.EXECUTOR
+        for text in used:
+            assert refusal(verifier, text)
+
+
+def test_jumps_without_end_cost_no_memory(clock: Clock) -> None:
+    verifier = CredentialVerifier(TOKEN, clock, max_nonces=10)
+    for _ in range(100):
+        clock.now -= 100
+        verifier.verify(credential(clock), JOIN)
+    assert len(verifier._future) <= 10

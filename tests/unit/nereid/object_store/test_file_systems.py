@@ -131,6 +131,7 @@ def test_an_object_of_which_nothing_changes_with_its_content(files: type[StoreFi
 )
 def test_pages_of_listings(token: str | None, page: dict[str, Any], text: str) -> None:
     context: dict[str, Any] = {}
+    note_token({}, {})
     note_token({"ContinuationToken": token} if token else {}, context)
     for status in (200, 503):
         parsed = {"ResponseMetadata": {"HTTPStatusCode": status}, **page}
@@ -139,6 +140,24 @@ def test_pages_of_listings(token: str | None, page: dict[str, Any], text: str) -
                 require_listing(parsed, context)
         else:
             require_listing(parsed, context)
+
+
+def test_pages_of_a_listing_are_counted() -> None:
+    page = {"ResponseMetadata": {"HTTPStatusCode": 200}, "IsTruncated": True}
+    context: dict[str, Any] = {}
+    # Another listing begins anew.
+    for _ in range(2):
+        note_token({}, context)
+        for number in range(1999):
+            require_listing({**page, "NextContinuationToken": str(number)}, context)
+            note_token({"ContinuationToken": str(number)}, context)
+    for earlier in ("0", "1998"):
+        with pytest.raises(NoListingError, match="a page names an earlier one"):
+            require_listing({**page, "NextContinuationToken": earlier}, context)
+    require_listing({**page, "NextContinuationToken": "x"}, context)
+    note_token({"ContinuationToken": "x"}, context)
+    with pytest.raises(NoListingError, match="more than 2000 pages"):
+        require_listing({**page, "NextContinuationToken": "y"}, context)
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,9 @@ class GrpcDecoder:
         model = message.model_name
         request_head.check_count("inputs", len(message.inputs), model)
         request_head.check_count("outputs", len(message.outputs), model)
+        counts = [len(tensor.parameters) for tensor in message.inputs]
+        counts += [len(output.parameters) for output in message.outputs]
+        request_head.check_count("parameters of a tensor", max(counts, default=0), model)
         typed = any(tensor.HasField("contents") for tensor in message.inputs)
         regions = shared_memory.region_use(message, self.regions)
         classes = _classes(message)
@@ -316,6 +319,7 @@ def decode_job(
 def _match_payloads(request: ClientRequest, checked: CheckedHead, model: str) -> None:
     """Drop surplus tensors, as Triton does."""
     payloads, names = request.payloads, checked.input_names
+    request_head.check_count("raw contents", len(payloads), model)
     if len(payloads) < len(names):
         raise InvalidArgument(
             f"unable to find data for input tensor '{names[len(payloads)]}'"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import tarfile
 import threading
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +14,7 @@ from nereid.backends.file_digests import digest_of
 from nereid.config.inherited_secrets import public_environ
 from nereid.core.errors import Internal, InvalidArgument
 from nereid.core.files.temporary_directories import PYTHON_ENV, TemporaryDirectory
+from nereid_executor.backends.python.supervisor import archives
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +40,7 @@ def python_of(model: str, path: Path) -> str:
         raise Internal(f"Failed to get the canonical path for {path}.")
     directory = path
     if path.is_file():
-        if os.access(path, os.X_OK) and not tarfile.is_tarfile(path):
+        if os.access(path, os.X_OK) and not archives.is_archive(path):
             return str(path)
         directory = _unpack(model, path)
     python = directory / "bin" / "python"
@@ -75,11 +75,11 @@ def _unpack(model: str, path: Path) -> Path:
         if key not in _unpacked:
             directory = TemporaryDirectory.make(PYTHON_ENV)
             try:
-                with tarfile.open(path) as archive:
-                    # The archive may change the mode of the folder that it is unpacked in.
-                    archive.extractall(directory.path / _FOLDER, filter="tar")
-                _relocate(directory.path / _FOLDER)
-            except (OSError, tarfile.TarError, subprocess.SubprocessError) as error:
+                unpacked = directory.path / _FOLDER
+                unpacked.mkdir()
+                archives.unpack(path, unpacked)
+                _relocate(unpacked)
+            except (OSError, archives.UnpackError, subprocess.SubprocessError) as error:
                 directory.release()
                 raise Internal(
                     f"model '{model}': EXECUTION_ENV_PATH '{path}' cannot be unpacked: {error}"

@@ -397,6 +397,7 @@ class _HeaderParser:
         parameters = members.get("parameters")
         if type(parameters) is not dict:
             parameters = {}
+        request_head.check_count("parameters of a tensor", len(parameters), self._model)
         sources = ["data"] if "data" in members else []
         sources += [source for source in _SOURCE_PARAMETERS if source in parameters]
         if len(sources) != 1:
@@ -429,6 +430,7 @@ class _HeaderParser:
         parameters = output.get("parameters")
         if type(parameters) is not dict:
             return name, None
+        request_head.check_count("parameters of a tensor", len(parameters), self._model)
         classes = parameters.get("classification", 0)
         if type(classes) is not int or classes < 0:
             raise Internal(
