@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 AUTH_KEY: Final = "nereid-mesh-auth"
 # Maximum difference between clocks. A nonce is remembered for this time.
 WINDOW_S: Final = 30.0
+# A clock that loses more than this between two credentials was set back.
+_SET_BACK_S: Final = 0.5
 _VERSION: Final = "v1"
 _NONCE_BYTES: Final = 12
 _MAX_NONCES: Final = 1 << 17
@@ -62,10 +64,13 @@ class CredentialVerifier:
         token: MeshToken,
         clock: Callable[[], float] = time.time,
         max_nonces: int = _MAX_NONCES,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         keys = {role.value: token.key(role) for role in Role}
         self._keys = {name: key for name, key in keys.items() if key is not None}
         self._clock = clock
+        self._monotonic = monotonic
+        self._ahead_s = clock() - monotonic()
         self._max_nonces = max_nonces
         # Key: a nonce within the window. Value: when its credential was made. Oldest arrival first.
         self._nonces: dict[str, float] = {}
@@ -93,6 +98,7 @@ class CredentialVerifier:
         return Role(name)
 
     def _check_time(self, made: float) -> None:
+        self._follow_clock()
         ahead = made - self._clock()
         if abs(ahead) > WINDOW_S:
             way = "ahead of" if ahead > 0 else "behind"
@@ -102,6 +108,16 @@ class CredentialVerifier:
             )
         if made < self._not_before:
             raise CredentialError("its credential is from before this start", transient=True)
+
+    def _follow_clock(self) -> None:
+        """Begin anew, as at a start, if the clock was set back; else all would wait for hours."""
+        now = self._clock()
+        before, self._ahead_s = self._ahead_s, now - self._monotonic()
+        if before - self._ahead_s > _SET_BACK_S:
+            self._not_before = now
+            self._nonces = {
+                nonce: made for nonce, made in self._nonces.items() if made - now <= WINDOW_S
+            }
 
     def _remember(self, nonce: str, made: float) -> None:
         nonces = self._nonces

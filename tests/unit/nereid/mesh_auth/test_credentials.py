@@ -34,7 +34,14 @@ def clock() -> Clock:
 
 @pytest.fixture
 def verifier(clock: Clock) -> CredentialVerifier:
-    return CredentialVerifier(TOKEN, clock)
+    return make_verifier(clock)
+
+
+def make_verifier(
+    clock: Clock, token: MeshToken = TOKEN, max_nonces: int = 1000
+) -> CredentialVerifier:
+    # The other clock stands still: however slow the test is, its own clock was not set back.
+    return CredentialVerifier(token, clock, max_nonces, monotonic=Clock(0.0))
 
 
 def credential(
@@ -93,7 +100,7 @@ def test_another_meshs_token(verifier: CredentialVerifier, clock: Clock) -> None
 
 
 def test_a_role_token_checks_its_own_role_alone(clock: Clock) -> None:
-    verifier = CredentialVerifier(MeshToken(TOKEN.role_token(Role.SCHEDULER)), clock)
+    verifier = make_verifier(clock, MeshToken(TOKEN.role_token(Role.SCHEDULER)))
     assert verifier.verify(credential(clock, Role.SCHEDULER), JOIN) is Role.SCHEDULER
     assert "another token" in refusal(verifier, credential(clock, Role.OPERATOR)).reason
 
@@ -109,7 +116,7 @@ def test_clocks_that_differ_too_much(
 def test_a_credential_from_before_the_start_may_have_been_used_then(clock: Clock) -> None:
     text = credential(clock)
     clock.now += 1
-    verifier = CredentialVerifier(TOKEN, clock)
+    verifier = make_verifier(clock)
     assert refusal(verifier, text).transient
     assert verifier.verify(credential(clock), JOIN) is Role.EXECUTOR
 
@@ -129,10 +136,45 @@ def test_a_nonce_is_kept_for_as_long_as_its_credential_is_good(
 
 
 def test_a_flood_of_calls_does_not_open_the_way_for_a_replay(clock: Clock) -> None:
-    verifier = CredentialVerifier(TOKEN, clock, max_nonces=10)
+    verifier = make_verifier(clock, max_nonces=10)
     first = credential(clock)
     verifier.verify(first, JOIN)
     for _ in range(10):
         clock.now += 0.01
         verifier.verify(credential(clock), JOIN)
     assert refusal(verifier, first).transient
+
+
+@pytest.mark.parametrize("hours", [1, 24])
+def test_a_clock_that_was_set_back_is_followed(clock: Clock, hours: int) -> None:
+    verifier = make_verifier(clock, max_nonces=10)
+    used = credential(clock)
+    verifier.verify(used, JOIN)
+    clock.now -= hours * 3600.0
+    before = credential(clock)
+    clock.now += 0.01
+    # As at a start: what was made before may have been used.
+    assert refusal(verifier, before).transient
+    # The credentials that it had used before do not end the others.
+    for _ in range(30):
+        clock.now += 0.01
+        text = credential(clock)
+        assert verifier.verify(text, JOIN) is Role.EXECUTOR
+        assert "replay" in refusal(verifier, text).reason
+    assert "ahead of" in refusal(verifier, used).reason
+
+
+def test_a_clock_that_was_set_back_a_little_opens_no_way_for_a_replay(clock: Clock) -> None:
+    verifier = make_verifier(clock)
+    text = credential(clock)
+    verifier.verify(text, JOIN)
+    clock.now -= 20
+    assert "replay" in refusal(verifier, text).reason
+
+
+def test_a_clock_that_was_set_forward_is_followed(
+    verifier: CredentialVerifier, clock: Clock
+) -> None:
+    verifier.verify(credential(clock), JOIN)
+    clock.now += 86400.0
+    assert verifier.verify(credential(clock), JOIN) is Role.EXECUTOR
