@@ -11,7 +11,7 @@ export ORT_DISABLE_TELEMETRY ?= 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help install dev models serve unit coverage test tests-on e2e text-clients test-compiled wheel nightly compose-test compat compat-record fuzz check \
-	fmt proto docs site pictures lock chart package-test bench bench-all bench-page soak torment simulate sbom audit pin-images release-dry-run clean
+	fmt proto docs site pictures lock chart package-test bench bench-all bench-page soak torment simulate sbom audit pin-images release-dry-run reproduce clean
 
 help:  ## List the targets.
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,6 +80,7 @@ nightly: dev compat  ## Hours: everything, full tables, endurance, fuzzing, the 
 	$(BIN)/python -m tests.protocols --seconds 120 --seed $$(date +%s)
 	printf '%s\n' 1 5001 | xargs -P 2 -I {} $(BIN)/python -m tests.simulation --seed {} --seeds 5000 --minutes 0.3
 	$(MAKE) sbom audit
+	$(MAKE) reproduce COMPARE=--compiled
 
 chart: dev  ## Render the Helm chart and test what it makes (350 MB of packages).
 	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement requirements/chart.txt
@@ -173,6 +174,9 @@ pin-images:  ## Write the digests of the base images into deploy/Dockerfile and 
 release-dry-run: dev  ## Check that all says one version, and build sdist, pure wheel and chart of HEAD. TAG=v1.2.3 checks the tag.
 	$(BIN)/python scripts/release.py check $(if $(TAG),--tag $(TAG))
 	$(BIN)/python scripts/release.py build
+
+reproduce: dev  ## Build sdist, wheels and chart of HEAD twice, and fail where a file has two digests. COMPARE=--compiled adds the compiled wheel (minutes).
+	$(BIN)/python scripts/release.py compare $(COMPARE)
 
 # Each from the sdist, which has nothing that an earlier build left.
 wheel: dev  ## Build dist/: the sdist, the pure wheel, and the compiled one for this platform (needs gcc).

@@ -14,6 +14,7 @@ from scripts.release import (
     check_metadata,
     disagreements,
     release_notes,
+    repack,
     version_of,
     write_checksums,
 )
@@ -97,6 +98,31 @@ def test_an_sdists_metadata_are_of_this_version(
     else:
         with pytest.raises(SystemExit, match=said):
             check_metadata(package)
+
+
+@pytest.mark.parametrize("name", ["a.tar.gz", "a.tgz"])
+def test_an_archive_keeps_nothing_of_its_builds_surroundings(tmp_path: Path, name: str) -> None:
+    made = []
+    for number, mode in enumerate((0o700, 0o755)):
+        path = tmp_path / str(number) / name
+        path.parent.mkdir()
+        with tarfile.open(path, "w:gz", format=tarfile.PAX_FORMAT) as archive:
+            for file in ("b", "a")[:: 1 - 2 * number]:
+                entry = tarfile.TarInfo(file)
+                entry.size, entry.mode = 1, mode
+                entry.mtime, entry.uid, entry.uname = number + 0.5, number, f"user{number}"
+                archive.addfile(entry, io.BytesIO(file.encode()))
+        repack(path, 1_700_000_000)
+        made.append(path.read_bytes())
+    assert made[0] == made[1]
+    with tarfile.open(fileobj=io.BytesIO(made[0])) as archive:
+        assert [(each.name, each.mode, each.mtime) for each in archive] == [
+            ("a", 0o755, 1_700_000_000),
+            ("b", 0o755, 1_700_000_000),
+        ]
+        content = archive.extractfile("a")
+        assert content is not None
+        assert content.read() == b"a"
 
 
 def test_checksums_leave_themselves_out(tmp_path: Path) -> None:
