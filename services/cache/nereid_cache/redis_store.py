@@ -208,7 +208,7 @@ class RedisStore:
         return self._prefix + key.hex().encode()
 
     def _finish_lookups(self, exchange: _Exchange, values: list[Any]) -> Exception | None:
-        error = None
+        error: Exception | None = None
         results = []
         for lookup, value in zip(exchange.lookups, values, strict=True):
             if isinstance(value, bytes) and len(value) <= self._options.max_waiting_bytes:
