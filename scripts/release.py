@@ -2,7 +2,7 @@
 
 usage: release.py check [--tag vX.Y.Z]   fails where version, changelog, chart or contract disagree
        release.py build [--output DIR]   sdist, pure wheel, chart and their checksums, of HEAD
-       release.py reproduce              builds twice, and fails where sdist or wheel differ
+       release.py compare [--compiled]   builds twice, and fails where a file has two digests
        release.py notes                  the changelog's section of this version
        release.py sums DIR               writes DIR/SHA256SUMS
 
@@ -100,33 +100,39 @@ def check(tag: str | None) -> None:
     print(f"{version_of(ROOT)}: version, chart, images' tags, changelog and contract agree")
 
 
-def build(output: Path) -> None:
-    """Build the files that a release publishes. Sdist and wheel depend on HEAD and tools alone."""
+def build(output: Path, *, compiled: bool = False) -> None:
+    """Build the files that a release publishes; compiled: the wheel for this platform, as well.
+
+    HEAD alone decides about every byte, with the tools in requirements/build.txt.
+    """
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
+    git = shutil.which("git") or "git"
+    date = [git, "log", "-1", "--format=%ct", "HEAD"]
+    epoch = subprocess.run(date, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": epoch.strip(), "PYTHONHASHSEED": "0"}
     # Only the tracked files are built: what an earlier build left in the checkout is not released.
     with tempfile.TemporaryDirectory() as directory:
         tree = Path(directory)
         archive = tree / "tree.tar"
-        command = [shutil.which("git") or "git", "archive", f"--output={archive}", "HEAD"]
+        # The modes in the wheel are those of the files, less the umask.
+        command = [git, "-c", "tar.umask=0022", "archive", f"--output={archive}", "HEAD"]
         subprocess.run(command, cwd=ROOT, check=True)
         with tarfile.open(archive) as file:
             file.extractall(tree, filter="data")
         archive.unlink()
         command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(output)]
-        epoch = commit_time()
-        environment = {**os.environ, "NEREID_COMPILE": "0", "SOURCE_DATE_EPOCH": str(epoch)}
-        # A wheel records the modes of its files.
-        subprocess.run(
-            [*command, str(tree)],
-            check=True,
-            stdout=subprocess.DEVNULL,
-            env=environment,
-            umask=0o022,
-        )
-        for sdist in output.glob("*.tar.gz"):
-            normalize_sdist(sdist, epoch)
+        for compiles in ("0", "1") if compiled else ("0",):
+            subprocess.run(
+                [*command, str(tree)],
+                check=True,
+                stdout=subprocess.DEVNULL,
+                umask=0o022,
+                env={**environment, "NEREID_COMPILE": compiles},
+            )
         packaged = package_chart(tree / CHART, output)
+    for path in [*output.glob("*.tar.gz"), *output.glob("*.tgz")]:
+        repack(path, int(epoch))
     for path in sorted(output.iterdir()):
         if path.suffix == ".whl" or path.name.endswith(".tar.gz"):
             check_metadata(path)
@@ -137,44 +143,9 @@ def build(output: Path) -> None:
     write_checksums(output)
     for path in sorted(output.iterdir()):
         print(f"{path}: {path.stat().st_size} bytes")
-    not_made = ["compiled wheels", "images", "signatures"] + ([] if packaged else ["the chart"])
+    wheels = [] if compiled else ["compiled wheels"]
+    not_made = [*wheels, "images", "signatures"] + ([] if packaged else ["the chart"])
     print(f"not made here: {', '.join(not_made)}{'' if twine else '; twine check did not run'}")
-
-
-def commit_time() -> int:
-    """Return the time of HEAD's commit, in seconds since the epoch."""
-    command = [shutil.which("git") or "git", "log", "-1", "--format=%ct"]
-    return int(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout)
-
-
-def normalize_sdist(path: Path, epoch: int) -> None:
-    """Write an sdist again without what differs between builds: times, owners and order."""
-    with tarfile.open(path) as sdist:
-        content = io.BytesIO()
-        with tarfile.open(fileobj=content, mode="w", format=tarfile.PAX_FORMAT) as normal:
-            for member in sorted(sdist.getmembers(), key=lambda member: member.name):
-                member.mtime, member.uid, member.gid = epoch, 0, 0
-                member.uname = member.gname = ""
-                member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
-                member.pax_headers = {}
-                normal.addfile(member, sdist.extractfile(member) if member.isreg() else None)
-    path.write_bytes(gzip.compress(content.getvalue(), mtime=epoch))
-
-
-def reproduce() -> None:
-    """Build twice, and exit with 1 if sdist or wheel differ."""
-    with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
-        digests = []
-        for folder in map(Path, (first, second)):
-            build(folder)
-            packages = sorted(path for path in folder.iterdir() if path.suffix in {".gz", ".whl"})
-            digests.append(
-                {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in packages}
-            )
-    if digests[0] != digests[1] or len(digests[0]) != len({".gz", ".whl"}):
-        sys.exit(f"two builds differ: {digests}")
-    for name, digest in digests[0].items():
-        print(f"{digest}  {name}: twice")
 
 
 def package_chart(chart: Path, output: Path) -> bool:
@@ -198,6 +169,36 @@ def package_chart(chart: Path, output: Path) -> bool:
         if not any(name.endswith(needed) for name in names):
             sys.exit(f"{archive.name} lacks {needed}")
     return True
+
+
+def repack(archive: Path, epoch: int) -> None:
+    """Write an archive anew without what its build took from clock, user and file system."""
+    content = io.BytesIO()
+    with tarfile.open(archive) as source, tarfile.open(fileobj=content, mode="w") as target:
+        for member in sorted(source.getmembers(), key=lambda each: each.name):
+            mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+            plain = member.replace(
+                mtime=epoch, mode=mode, uid=0, gid=0, uname="", gname="", deep=False
+            )
+            plain.pax_headers = {}
+            target.addfile(plain, source.extractfile(member) if member.isfile() else None)
+    archive.write_bytes(gzip.compress(content.getvalue(), mtime=epoch))
+
+
+def compare(*, compiled: bool) -> None:
+    """Build twice, in other places and with other variables; exit if the files differ."""
+    with tempfile.TemporaryDirectory() as directory:
+        sums = []
+        for name, zone, mask in (("one", "UTC", 0o022), ("the other", "Asia/Tokyo", 0o077)):
+            os.environ["TZ"] = zone
+            os.umask(mask)
+            output = Path(directory, name)
+            build(output, compiled=compiled)
+            sums.append((output / "SHA256SUMS").read_text().splitlines())
+        differing = sorted(set(sums[0]) ^ set(sums[1]))
+        if differing:
+            sys.exit("\n".join(["two builds differ:", *differing]))
+        print("\n".join(["two builds are equal:", *sums[0]]))
 
 
 def check_metadata(package: Path) -> None:
@@ -237,7 +238,7 @@ def main() -> None:
     commands.add_parser("build").add_argument(
         "--output", type=Path, default=ROOT / "build" / "release"
     )
-    commands.add_parser("reproduce")
+    commands.add_parser("compare").add_argument("--compiled", action="store_true")
     commands.add_parser("notes")
     commands.add_parser("sums").add_argument("folder", type=Path)
     given = parser.parse_args()
@@ -245,8 +246,8 @@ def main() -> None:
         check(given.tag)
     elif given.command == "build":
         build(given.output.absolute())
-    elif given.command == "reproduce":
-        reproduce()
+    elif given.command == "compare":
+        compare(compiled=given.compiled)
     elif given.command == "sums":
         write_checksums(given.folder)
     else:

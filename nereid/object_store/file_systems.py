@@ -8,7 +8,6 @@ import importlib.util
 import logging
 import re
 from abc import ABC, abstractmethod
-from contextvars import ContextVar
 from datetime import datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
@@ -51,14 +50,15 @@ _REFUSALS: Final = frozenset(
 )
 _CHANGES: Final = frozenset({"ResourceModifiedError"})
 _REFUSED_STATUSES: Final = (401, 403)
+_REDIRECTS: Final = (301, 302, 303, 307, 308)
+# S3 sends this header in a redirect to a bucket's own region.
+_REGION: Final = "x-amz-bucket-region"
 # Otherwise a listing could continue after nobody waits for it any more.
 _MAX_LISTING_S: Final = 600.0
-# A page has at most a thousand objects.
-_MAX_PAGES: Final = 2000
-# Key in botocore's context for one page of a listing. Value: the tokens of all pages so far.
-_PAGE_TOKENS: Final = "nereid_page_tokens"
-# A listing has a task of its own, and its pages come one after another.
-_tokens: ContextVar[set[str | None] | None] = ContextVar("tokens", default=None)
+# A page has 1000 objects. What a store lists is kept in memory.
+_MAX_PAGES: Final = 1000
+# Key in botocore's context for one page of a listing. Value: token at which it begins, and number.
+_PAGE: Final = "nereid_page"
 
 
 class _Package(NamedTuple):
@@ -121,32 +121,40 @@ class NoListingError(Exception):
     """A response is no listing, such as a proxy's page with a success status."""
 
 
-def note_token(params: Mapping[str, Any], context: dict[str, Any], **_: object) -> None:
-    """Record the token of a page. botocore calls this handler before a ListObjectsV2 request."""
-    token = params.get("ContinuationToken")
-    tokens = None if token is None else _tokens.get()
-    if tokens is None:
-        tokens = set()
-        _tokens.set(tokens)
-    tokens.add(token)
-    context[_PAGE_TOKENS] = tokens
+class RedirectError(Exception):
+    """A store leads to another place."""
 
 
-def require_listing(parsed: Mapping[str, Any], context: Mapping[str, Any], **_: object) -> None:
-    """Check a page of a listing after a ListObjectsV2 response; raise NoListingError.
+class ListingPages:
+    """Checks of the pages of one session's listings, by botocore's handlers."""
 
-    botocore takes any XML document for an empty bucket. It also accepts a page that names an
-    earlier one as the next page, and pages without an end.
-    """
-    if parsed["ResponseMetadata"]["HTTPStatusCode"] != HTTPStatus.OK:
-        return
-    if "IsTruncated" not in parsed:
-        raise NoListingError("the response is no listing")
-    token, tokens = parsed.get("NextContinuationToken"), context[_PAGE_TOKENS]
-    if token is not None and token in tokens:
-        raise NoListingError("the listing does not end: a page names an earlier one as the next")
-    if len(tokens) > _MAX_PAGES:
-        raise NoListingError(f"the listing has more than {_MAX_PAGES} pages")
+    def __init__(self) -> None:
+        # Key: the token of a page that was not asked for yet. Value: its number in its listing.
+        self._numbers: dict[str, int] = {}
+
+    def on_request(self, params: Mapping[str, Any], context: dict[str, Any], **_: object) -> None:
+        """Record which page is asked for, before a ListObjectsV2 request."""
+        token = params.get("ContinuationToken", "")
+        context[_PAGE] = token, self._numbers.pop(token, 1)
+
+    def on_response(
+        self, parsed: Mapping[str, Any], context: Mapping[str, Any], **_: object
+    ) -> None:
+        """Check a page, after a ListObjectsV2 response; raise NoListingError.
+
+        botocore takes any XML document for an empty bucket, and follows pages without end.
+        """
+        if parsed["ResponseMetadata"]["HTTPStatusCode"] != HTTPStatus.OK:
+            return
+        if "IsTruncated" not in parsed:
+            raise NoListingError("the response is no listing")
+        begin, number = context.get(_PAGE, ("", 1))
+        if token := parsed.get("NextContinuationToken"):
+            if token == begin:
+                raise NoListingError("the listing does not end: a page names itself as the next")
+            if number == _MAX_PAGES:
+                raise NoListingError(f"the listing does not end: more than {_MAX_PAGES} pages")
+            self._numbers[token] = number + 1
 
 
 class S3Files(StoreFiles):
@@ -306,9 +314,36 @@ def _s3_arguments(access: StoreAccess) -> dict[str, Any]:
     # Suppress aiobotocore's line about the source of the credentials.
     logging.getLogger("aiobotocore.credentials").setLevel(logging.WARNING)
     session = sessions.AioSession(profile=arguments.pop("profile", None))
-    session.register("before-parameter-build.s3.ListObjectsV2", note_token)
-    session.register("after-call.s3.ListObjectsV2", require_listing)
-    return {**arguments, "session": session}
+    pages = ListingPages()
+    session.register("before-parameter-build.s3.ListObjectsV2", pages.on_request)
+    session.register("after-call.s3.ListObjectsV2", pages.on_response)
+    config = {**arguments.pop("config_kwargs", {}), "http_session_cls": _direct_session()}
+    return {**arguments, "session": session, "config_kwargs": config}
+
+
+def _direct_session() -> type[Any]:
+    """Return aiobotocore's HTTP session, without redirects, which botocore does not follow either.
+
+    A store could lead to what only this host reaches, and a session token would go there, too.
+    """
+    http = importlib.import_module("aiobotocore.httpsession")
+
+    class DirectRequests(NamedTuple):
+        session: Any
+
+        async def request(self, *arguments: Any, **options: Any) -> Any:
+            response = await self.session.request(*arguments, allow_redirects=False, **options)
+            # Without the header, botocore asks for the region again and again.
+            if response.status in _REDIRECTS and _REGION not in response.headers:
+                response.close()
+                raise RedirectError(f"the store redirects ({response.status}) to no region")
+            return response
+
+    class DirectSession(http.AIOHTTPSession):  # type: ignore[misc,name-defined]
+        async def _get_session(self, proxy_url: str | None) -> DirectRequests:
+            return DirectRequests(await super()._get_session(proxy_url))
+
+    return DirectSession
 
 
 def _azure_arguments(access: StoreAccess) -> dict[str, Any]:

@@ -208,14 +208,18 @@ class RedisStore:
         return self._prefix + key.hex().encode()
 
     def _finish_lookups(self, exchange: _Exchange, values: list[Any]) -> Exception | None:
-        error = None
+        error: Exception | None = None
         results = []
         for lookup, value in zip(exchange.lookups, values, strict=True):
-            if isinstance(value, bytes):
+            if isinstance(value, bytes) and len(value) <= self._options.max_waiting_bytes:
                 self.usage.hits += 1
                 results.append(LookupResult(lookup.id, value))
                 continue
-            if isinstance(value, Exception):
+            if isinstance(value, bytes):
+                # Schedulers must not hold what others write. No larger value is ever stored.
+                self.usage.failures += 1
+                error = ValueError(f"a value of {len(value)} bytes, which no scheduler stored")
+            elif isinstance(value, Exception):
                 self.usage.failures += 1
                 error = value
             results.append(LookupResult(lookup.id, None))

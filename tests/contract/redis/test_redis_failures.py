@@ -61,6 +61,18 @@ async def test_waiting_exchanges_are_bounded(tmp_path: Path) -> None:
 
 
 @time_limited
+async def test_a_value_larger_than_any_that_was_stored_is_a_miss(tmp_path: Path) -> None:
+    with redis_server(tmp_path) as server:
+        client = make_client(RedisConfig(url=server.url))
+        store = RedisStore(client, RedisOptions(max_waiting_bytes=10))
+        async with closing(store):
+            await store_values(store, CacheStore(b"a", b"x" * 10))
+            server.command("SET", b"b".hex(), "x" * 11)
+            assert await look_up(store, b"a", b"b") == [b"x" * 10, None]
+            assert (store.usage.hits, store.usage.failures) == (1, 1)
+
+
+@time_limited
 async def test_an_exchange_that_waited_too_long_is_a_miss(tmp_path: Path) -> None:
     with redis_server(tmp_path) as server:
         client = make_client(RedisConfig(url=server.url))

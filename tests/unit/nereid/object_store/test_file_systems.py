@@ -18,13 +18,12 @@ from nereid.object_store.errors import (
 from nereid.object_store.file_systems import (
     AzureFiles,
     GcsFiles,
+    ListingPages,
     NoListingError,
     S3Files,
     StoreFiles,
     missing_package,
-    note_token,
     open_files,
-    require_listing,
     store_error,
 )
 from nereid.object_store.plans.listing import StoredObject
@@ -131,33 +130,39 @@ def test_an_object_of_which_nothing_changes_with_its_content(files: type[StoreFi
 )
 def test_pages_of_listings(token: str | None, page: dict[str, Any], text: str) -> None:
     context: dict[str, Any] = {}
-    note_token({}, {})
-    note_token({"ContinuationToken": token} if token else {}, context)
+    pages = ListingPages()
+    pages.on_request({"ContinuationToken": token} if token else {}, context)
     for status in (200, 503):
         parsed = {"ResponseMetadata": {"HTTPStatusCode": status}, **page}
         if text and status == 200:
             with pytest.raises(NoListingError, match=text):
-                require_listing(parsed, context)
+                pages.on_response(parsed, context)
         else:
-            require_listing(parsed, context)
+            pages.on_response(parsed, context)
 
 
-def test_pages_of_a_listing_are_counted() -> None:
-    page = {"ResponseMetadata": {"HTTPStatusCode": 200}, "IsTruncated": True}
-    context: dict[str, Any] = {}
-    # Another listing begins anew.
-    for _ in range(2):
-        note_token({}, context)
-        for number in range(1999):
-            require_listing({**page, "NextContinuationToken": str(number)}, context)
-            note_token({"ContinuationToken": str(number)}, context)
-    for earlier in ("0", "1998"):
-        with pytest.raises(NoListingError, match="a page names an earlier one"):
-            require_listing({**page, "NextContinuationToken": earlier}, context)
-    require_listing({**page, "NextContinuationToken": "x"}, context)
-    note_token({"ContinuationToken": "x"}, context)
-    with pytest.raises(NoListingError, match="more than 2000 pages"):
-        require_listing({**page, "NextContinuationToken": "y"}, context)
+def test_pages_without_end() -> None:
+    pages = ListingPages()
+
+    def begin(token: str) -> dict[str, Any]:
+        context: dict[str, Any] = {}
+        pages.on_request({"ContinuationToken": token} if token else {}, context)
+        return context
+
+    def end(context: dict[str, Any], token: str) -> None:
+        response = {"HTTPStatusCode": 200}
+        parsed = {"ResponseMetadata": response, "IsTruncated": True, "NextContinuationToken": token}
+        pages.on_response(parsed, context)
+
+    # Two listings at once, of which only one does not end.
+    end(begin(""), "short 1")
+    end(begin(""), "1")
+    for number in range(1, 999):
+        end(begin(str(number)), str(number + 1))
+    end(begin("short 1"), "short 2")
+    with pytest.raises(NoListingError, match="more than 1000 pages"):
+        end(begin("999"), "1000")
+    end(begin("short 2"), "short 3")
 
 
 @pytest.mark.parametrize(

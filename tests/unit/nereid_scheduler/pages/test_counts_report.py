@@ -22,7 +22,7 @@ output { name: "Y" data_type: TYPE_FP32 dims: [1] }
 
 class World:
     def __init__(self) -> None:
-        self.now_ns, self.failures = 1_000, 0
+        self.now_ns, self.monotonic_ns, self.failures = 1_000, 0, 0
         self.catalogue = Catalogue()
         absent = cast("Any", None)
         metrics = SchedulerMetrics(
@@ -34,7 +34,9 @@ class World:
             repositories=absent,
             state_failures=lambda: self.failures,
         )
-        self.report = CountsReport(self.catalogue, metrics, lambda: self.now_ns)
+        self.report = CountsReport(
+            self.catalogue, metrics, lambda: self.now_ns, lambda: self.monotonic_ns
+        )
         self.scheduler = self.change = 0
 
     def load(self, *, continues: bool) -> ServedVersion:
@@ -123,8 +125,14 @@ async def test_at_its_end_it_reports_what_callers_may_not_have() -> None:
     served = it.load(continues=True)
     (last,) = it.report.last_response().schedulers
     assert {each.model for each in last.changed} == {"m", ""}
+    # A clock that is set lets nobody know them.
+    for hours in (5, -5, 5):
+        it.now_ns += hours * 3600 * 10**9
+        it.look()
+    (last,) = it.report.last_response().schedulers
+    assert {each.model for each in last.changed} == {"m", ""}
     for _ in range(2):
-        it.now_ns += 10**11
+        it.monotonic_ns += 10**11
         it.look()
     (last,) = it.report.last_response().schedulers
     assert not last.changed
