@@ -14,7 +14,7 @@ _NO_COMMANDS: Final = (
 )
 
 # Exit code of a program that the signal SIGPIPE ends, which Python ignores.
-_CLOSED_PIPE: Final = 141
+CLOSED_PIPE: Final = 141
 _INTERRUPTED: Final = 130
 # A link of this name to the executable is `nereid serve`, which takes Triton's flags.
 _TRITONSERVER: Final = "tritonserver"
@@ -32,7 +32,7 @@ def main() -> None:
         sys.exit(_INTERRUPTED)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(_CLOSED_PIPE)
+        sys.exit(CLOSED_PIPE)
 
 
 def _main() -> None:

@@ -261,6 +261,8 @@ class _Reader:
     def _usual_tasks(self) -> frozenset[str]:
         declared = self._declared
         output = declared.string("output")
+        if output:
+            self._check_is_output(output)
         usual = [output] if output else self._tensors.outputs
         if declared.has("pooling") or any(name in _VECTORS for name in usual):
             return frozenset({EMBED})
@@ -289,9 +291,7 @@ class _Reader:
     def _output(self, tasks: frozenset[str]) -> _Output:
         declared, outputs = self._declared, self._tensors.outputs
         name = declared.string("output") or self._usual_output(tasks)
-        if name not in outputs:
-            problem = f"the model has no output '{name}'" if name else "say which output it is"
-            raise declared.refuse("output", problem)
+        self._check_is_output(name)
         allowed = _NUMBERS if EMBED in tasks else _FLOATS
         if tasks & {GENERATE, DECIDE}:
             allowed |= {BYTES}
@@ -306,6 +306,11 @@ class _Reader:
             raise declared.refuse("output", problem)
         dims = tuple(outputs[name].dims)
         return _Output(name, dims[1:] if self._has_batch_dim(dims) else dims)
+
+    def _check_is_output(self, name: str) -> None:
+        if name not in self._tensors.outputs:
+            problem = f"the model has no output '{name}'" if name else "say which output it is"
+            raise self._declared.refuse("output", problem)
 
     def _has_batch_dim(self, dims: tuple[int, ...]) -> bool:
         """Return whether an output's dims begin with that of the batch."""

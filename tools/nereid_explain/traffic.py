@@ -29,7 +29,8 @@ refused it, or could not be asked.
 def main(argv: Sequence[str]) -> int:
     """Ask the mesh, print the traffic, and return the exit code."""
     parser = make_parser()
-    given = parser.parse_args(argv)
+    # Weights may come after flags.
+    given = parser.parse_intermixed_args(argv)
     method, document = "GET", None
     if given.clear:
         if given.weights or given.by:

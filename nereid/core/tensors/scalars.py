@@ -5,6 +5,7 @@ This module must not import numpy: services use it at their start.
 
 from __future__ import annotations
 
+import json
 import math
 import struct
 from typing import TYPE_CHECKING, Any, Final
@@ -111,7 +112,7 @@ def _raw(elements: Sequence[Any], datatype: str) -> bytes:
     try:
         for element in elements:
             if not _fits(element, datatype):
-                raise InvalidArgument(f"{element!r} is no {datatype} value")
+                raise InvalidArgument(f"{json.dumps(element)[:64]} is no {datatype} value")
         if datatype == BYTES:
             return join_bytes(elements)
         if datatype == "BF16":

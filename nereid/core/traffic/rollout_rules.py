@@ -14,6 +14,8 @@ ERRORS, DIFFERENCE = "errors", "difference"
 _QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 # Units by metric.
 _UNITS: Final = {ERRORS: ("%",), DIFFERENCE: ("",), **dict.fromkeys(_QUANTILES, ("x", "ms"))}
+# Limits of rules by unit, exclusive.
+_LIMITS: Final = {"%": (0.0, 100.0), "x": (1.0, 1000.0), "ms": (0.0, 1e12), "": (0.0, 1e12)}
 _TERM: Final = re.compile(r"([a-z0-9]+)<([0-9]{1,12}(?:\.[0-9]{0,12})?(?:e-?[0-9]{1,2})?)(%|x|ms|)")
 _DURATION: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(s|m|h)")
 _SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -64,21 +66,19 @@ def _parse_rule(text: str) -> Rule:
         )
     metric, limit, unit = match[1], float(match[2]), match[3]
     if unit not in _UNITS[metric]:
-        units = " or ".join(each or "no unit" for each in _UNITS[metric])
-        raise ValueError(f"'{text}': {metric} has {units}")
-    if unit == "%":
-        limit /= 100
-    lowest, highest = (1.0, 1000.0) if unit == "x" else (0.0, 1.0 if unit == "%" else 1e12)
+        forms = " or ".join(f"{metric}<{match[2]}{each}" for each in _UNITS[metric])
+        raise ValueError(f"'{text}': expected {forms}")
+    lowest, highest = _LIMITS[unit]
     if not lowest < limit < highest:
-        raise ValueError(f"'{text}': expected a limit between {lowest:g} and {highest:g}")
-    return Rule(text, metric, limit, unit)
+        raise ValueError(f"'{text}': expected a limit between {lowest:g} and {highest:g}{unit}")
+    return Rule(text, metric, limit / 100 if unit == "%" else limit, unit)
 
 
 def check_steps(steps: Sequence[int]) -> tuple[int, ...]:
     """Return steps in percent. Raises ValueError unless they grow to 100."""
     # At 100 percent, the version is compared with the others' requests of the step before.
     if not 1 < len(steps) <= _MAX_STEPS or steps[0] < 1 or steps[-1] != WHOLE:
-        raise ValueError("expected steps in percent that grow to 100, such as 1,10,50,100")
+        raise ValueError("expected several steps in percent that grow to 100, such as 1,10,50,100")
     if any(step <= before for before, step in pairwise(steps)):
         raise ValueError("expected steps that grow")
     return tuple(steps)

@@ -32,7 +32,7 @@ HEADER, PRINCIPAL, SEQUENCE, PARAMETER, TENSOR = (
 )
 _BARE: Final = frozenset({PRINCIPAL, SEQUENCE})
 _NAMED: Final = frozenset({HEADER, PARAMETER, TENSOR})
-_BY: Final = "expected by to be header:NAME, principal, sequence, parameter:NAME or tensor:NAME"
+_BY: Final = "expected 'by' to be header:NAME, principal, sequence, parameter:NAME or tensor:NAME"
 _MEMBERS: Final = frozenset({"weights", "by"})
 _VERSION: Final = re.compile(r"[1-9][0-9]{0,18}")
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -120,7 +120,7 @@ def parse_weights(texts: Iterable[str]) -> dict[int, int]:
     for text in texts:
         match = _PAIR.fullmatch(text)
         if match is None:
-            raise ValueError(f"'{text}': expected VERSION=WEIGHT, such as 3=90")
+            raise ValueError(f"'{text}': expected VERSION=WEIGHT in whole numbers, such as 3=90")
         if int(match[1]) in weights:
             raise ValueError(f"version {match[1]} has two weights")
         weights[int(match[1])] = int(match[2])

@@ -84,6 +84,20 @@ def test_help_shows_the_common_flags() -> None:
     assert port in " ".join(result.stdout.split())
 
 
+def test_help_into_a_pipe_that_nobody_reads() -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    with os.fdopen(write_end, "wb") as pipe:
+        done = subprocess.run(
+            [NEREID, "serve", "--help"],
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            timeout=30,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
 def test_all_flags_are_shown_on_request() -> None:
     result = serve("--help-all")
     assert result.returncode == 0

@@ -129,7 +129,7 @@ def test_a_good_version_gets_all_requests_and_bad_ones_lose_them(
     # Without weights, the version would have all requests already.
     assert site.rollout("errors<5%") == 2
     assert "nereid traffic m 3=1" in capsys.readouterr().err
-    assert traffic.main(["m", "1=1", "-u", site.mesh.http]) == 0
+    assert traffic.main(["m", "-u", site.mesh.http, "1=1"]) == 0
     assert site.rollout("difference<1e-3") == 2
     assert "difference needs a shadow that compares version 2" in capsys.readouterr().err
     with site.load():

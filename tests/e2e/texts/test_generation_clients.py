@@ -364,6 +364,9 @@ def test_a_model_of_logits(site: Site) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         create(model="logits", prompt="a" * 300)
     assert refused.value.code == "context_length_exceeded"
+    with pytest.raises(openai.BadRequestError, match="token id 99999 is not below") as refused:
+        create(model="logits", prompt="a", logit_bias={"99999": 1})
+    assert refused.value.param == "logit_bias"
 
 
 def test_json_by_a_schema(site: Site) -> None:
@@ -390,6 +393,16 @@ def test_json_by_a_schema(site: Site) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         create(model="logits", messages=user("x"), response_format=form)
     assert refused.value.code == "invalid_json_schema"
+    tool: Any = {"type": "function", "function": {"name": "f", "parameters": {"type": "nothing"}}}
+    with pytest.raises(openai.BadRequestError) as refused:
+        create(model="logits", messages=user("x"), tools=[tool], tool_choice="required")
+    assert (refused.value.code, refused.value.param) == ("invalid_json_schema", "tool_choice")
+
+
+def test_a_call_without_a_model_that_no_model_fits(site: Site) -> None:
+    with pytest.raises(openai.NotFoundError, match="No loaded model can do this") as missing:
+        site.openai.moderations.create(input="x")
+    assert (missing.value.code, missing.value.param) == ("model_not_found", "model")
 
 
 def test_langchains_chat(site: Site) -> None:

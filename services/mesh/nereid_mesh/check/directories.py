@@ -13,6 +13,7 @@ from nereid.core.files.model_folders import LOST_AND_FOUND, may_be_model
 from nereid.core.files.regular_files import read_regular_file
 from nereid.core.known_backends import ENSEMBLE_PLATFORM, KNOWN_BACKENDS, PYTHON
 from nereid.facts.findings import Finding, Severity
+from nereid.model_config.versions import select_versions
 from nereid.text.decision_reading import MANIFESTS
 from nereid_executor.backends.python.packages.requests import (
     REQUIREMENTS,
@@ -25,7 +26,7 @@ from nereid_scheduler.control.repository.model_folder import (
     LocalFolder,
     find_export,
 )
-from nereid_scheduler.core.models.revision import CONFIG_FILE, CONFIG_FOLDER
+from nereid_scheduler.core.models.revision import CONFIG_FILE, CONFIG_FOLDER, is_config_file
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -125,7 +126,7 @@ def _is_version(name: str) -> bool:
 
 
 def _config_name(files: Sequence[str]) -> Iterator[Finding]:
-    lower = {name.lower(): name for name in files}
+    lower = {name.lower(): name for name in files if not is_config_file(name)}
     near = get_close_matches(CONFIG_FILE, lower, n=1, cutoff=_CONFIG_SIMILARITY)
     if near:
         yield Finding(
@@ -173,7 +174,9 @@ def _unserved(
             f"version_policy names versions that are not there: {_numbers(missing)}",
             f"there are {_numbers(available)}" if available else "",
         )
-    unserved = [number for number in available if number not in served]
+    # A load that fails may not have read the policy.
+    chosen = {*served, *select_versions(policy, available)}
+    unserved = [number for number in available if number not in chosen]
     if unserved:
         choice = policy.WhichOneof("policy_choice") or "latest"
         yield Finding(

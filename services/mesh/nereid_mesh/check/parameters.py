@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
 from nereid.model_config.batching_fields import PARAMETERS
+from nereid.model_config.defaults import DEFAULT
 from nereid.model_config.padding import PADDING
 from nereid_executor.backends.python.supervisor.environments import ENVIRONMENT_KEY
 
@@ -71,6 +72,18 @@ def misspelled(config: model_config_pb2.ModelConfig) -> Iterator[tuple[str, str]
         near = get_close_matches(_plain(name), by_plain, n=1, cutoff=_SIMILARITY)
         if near and by_plain[near[0]] not in config.parameters:
             yield name, by_plain[near[0]]
+
+
+def unused_defaults(config: model_config_pb2.ModelConfig) -> Iterator[str]:
+    """Yield each parameter that looks like the default of an input and is none.
+
+    Loads refuse those of ensembles. The code of a Python model may read such a parameter itself.
+    """
+    optional = {tensor.name: tensor.optional for tensor in config.input}
+    for key in sorted(config.parameters):
+        name = key.removeprefix(DEFAULT)
+        if name != key and not optional.get(name, config.backend == "python"):
+            yield key
 
 
 def _plain(name: str) -> str:

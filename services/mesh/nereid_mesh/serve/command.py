@@ -14,6 +14,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from nereid.cli import CLOSED_PIPE
 from nereid_mesh.serve.early_start import start_likely_programs
 
 if TYPE_CHECKING:
@@ -123,16 +124,20 @@ def _write_plan(directory: str, argv: Sequence[str], write_end: int) -> NoReturn
 
         from nereid_mesh.serve.planning import plan_mesh  # noqa: PLC0415 - only here
 
-        plan = plan_mesh(directory, argv)
-        with os.fdopen(write_end, "wb") as pipe:
-            pickle.dump(plan, pipe)
-        code = 0
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 1
+        try:
+            plan = plan_mesh(directory, argv)
+            with os.fdopen(write_end, "wb") as pipe:
+                pickle.dump(plan, pipe)
+            code = 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 1
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Nobody reads on, as with `nereid serve --help | head`.
+        code = CLOSED_PIPE
     except Exception:
         sys.excepthook(*sys.exc_info())
     finally:
-        sys.stdout.flush()
         os._exit(code)
 
 

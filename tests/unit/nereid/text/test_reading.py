@@ -486,7 +486,7 @@ def test_other_sparse_vectors_are_refused(
             "text.json: inputs: text: a model takes either text, or token ids with their mask",
         ),
         ({"inputs": {"mask": "input_ids"}}, "text.json: inputs: an input is named twice"),
-        ({"output": "y"}, "text.json: task: say one of embed, "),
+        ({"output": "y"}, "text.json: output: the model has no output 'y'"),
         ({"task": "embed", "output": "y"}, "text.json: output: the model has no output 'y'"),
         ({"pooling": "sum"}, "text.json: pooling: expected one of mean, cls, last, max"),
         ({"normalize": 1}, "text.json: normalize: expected true or false"),

@@ -46,6 +46,11 @@ def test_a_configuration_under_another_name(tmp_path: Path, name: str) -> None:
     assert found(tmp_path, None, 1) == [("config-file-name", "rename it to config.pbtxt")]
 
 
+def test_an_overlay_needs_no_configuration_beside_it(tmp_path: Path) -> None:
+    place(tmp_path, "config.cpu.pbtxt", "1/model.onnx")
+    assert found(tmp_path, None, 1) == []
+
+
 def test_folders_that_are_nearly_versions(tmp_path: Path) -> None:
     place(tmp_path, "config.pbtxt", "v1/", "02/", "version_3/", "assets/", "4/model.onnx")
     assert found(tmp_path, None, 4) == [
@@ -113,6 +118,12 @@ def test_versions_that_the_policy_does_not_select(tmp_path: Path) -> None:
     missing, unserved = found(tmp_path, specific, 2)
     assert missing == ("missing-versions", "there are 1, 2, 10")
     assert unserved[1] == "version_policy (specific) does not select versions 1, 10"
+
+
+def test_versions_whose_load_failed_before_the_policy_was_read(tmp_path: Path) -> None:
+    place(tmp_path, "config.pbtxt", "1/model.onnx", "2/model.onnx")
+    written = config('backend: "onnxruntime" version_policy { all { } }')
+    assert found(tmp_path, written, 2) == []
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nereid.pb.model_config_pb2 import ModelConfig
-from nereid_mesh.check.parameters import KNOWN_PARAMETERS, misspelled
+from nereid_mesh.check.parameters import KNOWN_PARAMETERS, misspelled, unused_defaults
 
 _SOURCES = {
     "onnxruntime": "nereid_executor.backends.onnx",
@@ -45,6 +45,17 @@ def test_misspelled(backend: str, written: str, meant: str) -> None:
 
 def test_a_model_that_has_the_known_one_as_well_knows_what_it_does() -> None:
     assert not [*misspelled(parameters("pytorch", "inference_mode", "INFERENCE_MODE"))]
+
+
+@pytest.mark.parametrize(
+    ("backend", "unused"),
+    [("onnxruntime", ["default.a", "default.c"]), ("python", ["default.a"])],
+)
+def test_defaults_need_an_optional_input(backend: str, unused: list[str]) -> None:
+    model = parameters(backend, "default.a", "default.b", "default.c", "b")
+    model.input.add(name="a")
+    model.input.add(name="b", optional=True)
+    assert [*unused_defaults(model)] == unused
 
 
 @pytest.mark.parametrize("backend", sorted(KNOWN_PARAMETERS))

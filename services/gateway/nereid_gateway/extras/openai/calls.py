@@ -13,7 +13,7 @@ from nereid_gateway.core.access.principal import principal_of
 from nereid_gateway.core.access.refusal import CallRefused
 from nereid_gateway.core.retry_hints import over_budget
 from nereid_gateway.extras.openai.bodies import Body
-from nereid_gateway.extras.openai.errors import InvalidParameter, ModelNotFound, fail_call
+from nereid_gateway.extras.openai.errors import InvalidParameter, NoModelFits, fail_call
 from nereid_gateway.extras.openai.texts.outputs import OutputReader
 from nereid_gateway.extras.openai.texts.rows import MAX_IN_FLIGHT
 from nereid_gateway.extras.openai.texts.text_models import rows_of, split_name
@@ -286,7 +286,7 @@ class TextCall:
         if len(fitting) == 1:
             return fitting[0]
         if not fitting:
-            raise ModelNotFound(_listed(tasks))
+            raise NoModelFits(_listed(tasks))
         raise InvalidParameter(
             "model",
             f"Several models can do this, so 'model' has to name one:"

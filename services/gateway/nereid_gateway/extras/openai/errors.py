@@ -102,6 +102,13 @@ class ModelNotFound(NotFound):
         super().__init__(f"The model '{name[:200]}' does not exist, or it is not loaded.")
 
 
+class NoModelFits(NotFound):
+    """A call names no model, and no model can do what it asks for."""
+
+    def __init__(self, tasks: str) -> None:
+        super().__init__(f"No loaded model can do this: it needs one of the task {tasks}.")
+
+
 def openai_error(
     status: int, message: str, parameter: str | None = None, code: str | None = None
 ) -> bytes:
@@ -210,7 +217,7 @@ def _details(error: NereidError) -> tuple[str | None, str | None]:
     """Return the parameter that an error names, and its code."""
     if isinstance(error, InvalidParameter):
         return error.parameter, error.api_code
-    if isinstance(error, ModelNotFound):
+    if isinstance(error, ModelNotFound | NoModelFits):
         return "model", "model_not_found"
     return None, None
 

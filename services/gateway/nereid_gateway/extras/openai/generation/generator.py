@@ -158,7 +158,7 @@ class Generator:
     ) -> list[Choice]:
         sampling = order.sampling
         if sampling.schema is not None and not model.generation.takes_schema:
-            raise not_taken("tool_choice" if order.demanded_call else "response_format")
+            raise not_taken(_schema_parameter(order))
         if sampling.logprobs is not None and "logprobs" not in model.generation.outputs:
             raise not_taken("logprobs")
         if sampling.bias and "sampling_parameters" not in model.generation.inputs:
@@ -182,7 +182,8 @@ class Generator:
         sampling = order.sampling
         grammars = None
         if sampling.schema is not None:
-            grammars = await self._grammars_of(call, model)
+            parameter = _schema_parameter(order)
+            grammars = await self._grammars_of(call, model, parameter)
         flowing = asyncio.Event()
         flowing.set()
 
@@ -200,7 +201,7 @@ class Generator:
                 mask = None
                 if grammars is not None:
                     schema = sampling.schema or {}
-                    mask = await call.in_thread(0, partial(grammars.make_mask, schema))
+                    mask = await call.in_thread(0, partial(grammars.make_mask, schema, parameter))
                 reader = self._reader(model, order)
                 choice = Choice(len(choices), limits, listener, reader.flush)
                 choices.append(choice)
@@ -222,10 +223,10 @@ class Generator:
                 task.cancel()
         return choices
 
-    async def _grammars_of(self, call: TextCall, model: TextModel) -> Grammars:
+    async def _grammars_of(self, call: TextCall, model: TextModel, parameter: str) -> Grammars:
         known = self._grammars.get(model.digest)
         if known is None:
-            made = await call.in_thread(model.size_bytes, partial(Grammars, model))
+            made = await call.in_thread(model.size_bytes, partial(Grammars, model, parameter))
             known = self._grammars.remember(model.digest, made)
         return known
 
@@ -237,6 +238,11 @@ class Generator:
             keeps_special=order.has_tools,
             ignores_eos=bool(order.sampling.values.get("ignore_eos")),
         )
+
+
+def _schema_parameter(order: Order) -> str:
+    """Return the name of the parameter that a call's schema comes from."""
+    return "tool_choice" if order.demanded_call is not None else "response_format"
 
 
 def _limits(model: TextModel, order: Order) -> ChoiceLimits:
@@ -258,6 +264,13 @@ def _checked(model: TextModel, order: Order) -> Order:
     if order.demanded_call is not None:
         sampling = sampling._replace(schema=order.demanded_call.schema)
     values = fitting_values(sampling.values, model.generation, samples_here=model.gives_logits)
+    if model.gives_logits and 0 < model.output_size <= max(sampling.bias or (0,)):
+        raise InvalidParameter(
+            "logit_bias",
+            f"Invalid value for 'logit_bias': token id {max(sampling.bias or ())} is not below the"
+            f" {model.output_size} logits of the model.",
+            "invalid_value",
+        )
     most = model.mapping.max_tokens
     longest = max((prompt.tokens for prompt in order.prompts), default=0)
     if most and longest + max(sampling.max_tokens, 1) > most:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 _MAX_SCHEMA_BYTES: Final = 256 << 10
 # Half a second of a thread at most.
 _MAX_GRAMMAR: Final = 100_000
-_PARAMETER: Final = "response_format"
 # Without this, models that were not trained for JSON write spaces for ever.
 _DEFAULTS: Final[JsonCompileOptions] = {"whitespace_flexible": False}
 
@@ -53,8 +52,11 @@ class TokenMask:
 class Grammars:
     """Makes masks for the texts of one model."""
 
-    def __init__(self, model: TextModel) -> None:
-        """Read the model's tokenizer, in a thread. Raises InvalidParameter if it is unsuitable."""
+    def __init__(self, model: TextModel, parameter: str) -> None:
+        """Read the model's tokenizer, in a thread. Raises InvalidParameter if it is unsuitable.
+
+        parameter: the one that needs it, which errors name.
+        """
         content = model.files[model.mapping.tokenizer].decode()
         size = model.output_size
         vocabulary = self._vocabulary = size if size > 0 else model.tokenizer().vocabulary_size
@@ -63,31 +65,34 @@ class Grammars:
             self._tokenizer = LLTokenizer(content, n_vocab=vocabulary, eos_token=eos_ids or None)
         except ValueError as error:
             raise InvalidParameter(
-                _PARAMETER,
-                f"'{_PARAMETER}' is not possible with the tokenizer of model '{model.name}':"
+                parameter,
+                f"'{parameter}' is not possible with the tokenizer of model '{model.name}':"
                 f" {error}",
                 "unsupported_parameter",
             ) from error
 
-    def make_mask(self, schema: Mapping[str, Any]) -> TokenMask:
-        """Return the mask for one text, in a thread. Raises InvalidParameter."""
+    def make_mask(self, schema: Mapping[str, Any], parameter: str) -> TokenMask:
+        """Return the mask for one text, in a thread. Raises InvalidParameter.
+
+        parameter: the one that the schema comes from.
+        """
         written = msgspec.json.encode(schema or {"type": "object"})
         if len(written) > _MAX_SCHEMA_BYTES:
-            raise _refused(f"it has {len(written)} bytes, more than {_MAX_SCHEMA_BYTES}")
+            raise _refused(parameter, f"it has {len(written)} bytes, more than {_MAX_SCHEMA_BYTES}")
         try:
             grammar = LLMatcher.grammar_from_json_schema(written.decode(), defaults=_DEFAULTS)
         except ValueError as error:
-            raise _refused(str(error)) from error
+            raise _refused(parameter, str(error)) from error
         limits = LLParserLimits(max_grammar_size=_MAX_GRAMMAR, verbose_errors=False)
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=limits)
         if matcher.is_error():
-            raise _refused(matcher.get_error())
+            raise _refused(parameter, matcher.get_error())
         return TokenMask(matcher, self._vocabulary)
 
 
-def _refused(reason: str) -> InvalidParameter:
+def _refused(parameter: str, reason: str) -> InvalidParameter:
     return InvalidParameter(
-        _PARAMETER,
-        f"Invalid schema in '{_PARAMETER}': {reason[:500]}",
+        parameter,
+        f"Invalid schema in '{parameter}': {reason[:500]}",
         "invalid_json_schema",
     )

@@ -155,14 +155,21 @@ def default_tensor(
 def _check_conditions(
     ensemble: ModelConfig, models: Mapping[str, ModelConfig], tensors: Mapping[str, _Tensor]
 ) -> None:
-    """Check the datatypes of conditions' tensors, and that defaults fit theirs."""
+    """Check datatypes and dims of conditions' tensors, and that defaults fit theirs."""
     for condition in read_conditions(ensemble).values():
-        datatype = NAME_OF_CONFIG_NUMBER[tensors[condition.tensor].datatype]
+        declared = tensors[condition.tensor]
+        datatype = NAME_OF_CONFIG_NUMBER[declared.datatype]
         if datatype == BYTES or (datatype == BOOL) is not condition.of_bool:
             wanted = "a BOOL tensor" if condition.of_bool else "numbers"
             raise InvalidArgument(
                 f"in ensemble {ensemble.name}, condition '{condition}' needs {wanted}, but tensor"
                 f" '{condition.tensor}' is {datatype}"
+            )
+        if any(size > 1 for size in declared.full_dims[ensemble.max_batch_size > 0 :]):
+            raise InvalidArgument(
+                f"in ensemble {ensemble.name}, condition '{condition}' needs one element in each"
+                f" row, but tensor '{condition.tensor}' has the shape"
+                f" {format_shape(declared.full_dims)}"
             )
     defaults = read_defaults(ensemble)
     for step in ensemble.ensemble_scheduling.step:

@@ -29,6 +29,9 @@ MODELS["look"] = ADD + " ".join(
     f' output {{ name: "{name}" data_type: TYPE_{name} dims: [ 1 ] }}'
     for name in ("BOOL", "INT64", "FP16", "STRING")
 )
+MODELS["pick"] = MODELS["many"].replace(
+    '"B" data_type: TYPE_FP32 dims: [ 2 ]', '"B" data_type: TYPE_FP32 dims: [ 1 ]'
+)
 BATCHED = "max_batch_size: 4"
 
 
@@ -179,6 +182,19 @@ def test_a_condition_on_a_tensor_of_another_kind_is_refused(
     )
 
 
+@pytest.mark.parametrize(("model", "shape"), [("add", "[-1,2]"), ("nobatch", "[-1,2]")])
+def test_a_condition_on_a_tensor_of_several_elements_is_refused(model: str, shape: str) -> None:
+    steps: list[Step] = [(model, {"A": "x"}, {"B": "c"}), ("flat", {"A": "x"}, {"B": "y"})]
+    more = f"""{BATCHED} parameters {{ key: "condition.flat" value {{ string_value: "c > 1" }} }}
+    parameters {{ key: "default.y" value {{ string_value: "0" }} }}"""
+    with pytest.raises(InvalidArgument) as caught:
+        check(steps, more=more)
+    assert caught.value.message == (
+        "in ensemble e, condition 'c > 1' needs one element in each row, but tensor 'c' has the"
+        f" shape {shape}"
+    )
+
+
 def test_a_default_must_fit_its_tensor() -> None:
     with pytest.raises(InvalidArgument) as caught:
         conditional("BOOL", "c", "[1, 2, 3]")
@@ -189,7 +205,7 @@ def test_a_default_must_fit_its_tensor() -> None:
 
 def test_a_condition_comes_through_the_same_decoupled_models_as_the_inputs() -> None:
     steps: list[Step] = [
-        ("many", {"A": "x"}, {"B": "c"}),
+        ("pick", {"A": "x"}, {"B": "c"}),
         ("add", {"A": "x"}, {"B": "y"}),
     ]
     more = """parameters { key: "condition.add" value { string_value: "c > 1" } }
