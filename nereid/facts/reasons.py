@@ -71,6 +71,7 @@ def explain(facts: MeshFacts) -> list[Statement]:
     for version in facts.versions:
         statements += _readiness(facts, version)
         if version.in_memory:
+            statements += _traffic(facts, version)
             statements += _instances(facts, version)
             statements += _batching(facts, version)
             statements += _target(facts, version)
@@ -154,6 +155,22 @@ def _readiness(facts: MeshFacts, version: VersionFacts) -> Iterator[Statement]:
                 )
                 advice = "its own is_ready() says so, or does not respond in time"
     yield Statement(code, text, problem, advice, version.number, figures)
+
+
+def _traffic(facts: MeshFacts, version: VersionFacts) -> Iterator[Statement]:
+    name = "nereid_model_traffic_weight"
+    weight = facts.gauge(name, **_labels(facts, version))
+    if weight is None or facts.metrics is None:
+        return
+    total = sum(facts.metrics.by_label(name, "version", model=facts.model).values())
+    of_total = f" of {total:.0f}" if total != weight else ""
+    yield Statement(
+        "traffic",
+        f"version {version.number} has weight {weight:.0f}{of_total} among requests that name no"
+        " version",
+        version=version.number,
+        figures={"weight": weight, "total": total},
+    )
 
 
 def _ready_on_demand(version: VersionFacts) -> Iterator[Statement]:

@@ -66,6 +66,8 @@ _ROLES: Final[dict[str, frozenset[Role]]] = {
             "Counts",
             "Facts",
             "DrainExecutor",
+            "ModelTraffic",
+            "ModelRollout",
         )
     },
     EXCHANGE_PATH: frozenset({Role.SCHEDULER}),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from nereid.config.flags import boolean, integer
 from nereid.core.errors import InvalidArgument
+from nereid.core.traffic.weights import Traffic, parse_traffic
 from nereid.model_config.config_field import (
     Advice,
     MessageField,
@@ -33,6 +34,7 @@ TimeoutAction = Literal["REJECT", "DELAY"]
 
 TARGET_P99_US: Final = "target_p99_us"
 AT_MOST_ONCE: Final = "at_most_once"
+TRAFFIC: Final = "traffic"
 MAX_BATCH_TOKENS: Final = "max_batch_tokens"
 
 _SNAPSHOT_INTERVAL: Final = "sequence_snapshot_interval"
@@ -316,6 +318,10 @@ class ModelParameters:
     )
     # Target for the p99 from a request's arrival to its response; 0 means none.
     target_p99_us: int = config_field(Parameter(TARGET_P99_US, 0, integer(0)))
+    # Versions that requests without a version go to; `None` means the latest.
+    traffic: Traffic | None = config_field(  # noqa: RUF009 (a dataclass field)
+        Parameter(TRAFFIC, None, parse_traffic)
+    )
 
 
 # Frozen forms with fields that a model's `parameters` may set.
@@ -328,6 +334,12 @@ PARAMETERS: Final[Mapping[str, Parameter]] = MappingProxyType(
 def target_p99_us(config: model_config_pb2.ModelConfig) -> int:
     """Return the p99 target, or 0 for none; raise InvalidArgument for a wrong value."""
     return int(PARAMETERS[TARGET_P99_US].read_from(config))
+
+
+def configured_traffic(config: model_config_pb2.ModelConfig) -> Traffic | None:
+    """Return the traffic that a configuration asks for; raise InvalidArgument for a wrong value."""
+    traffic: Traffic | None = PARAMETERS[TRAFFIC].read_from(config)
+    return traffic
 
 
 def runs_at_most_once(config: model_config_pb2.ModelConfig) -> bool:

@@ -273,6 +273,11 @@ THROTTLED_PERIODS: Final = _counter(
 INSTANCES: Final = _gauge(
     "nereid_instances", "Ready model instances, by whether they execute a batch", *_MODEL, "state"
 )
+TRAFFIC_WEIGHT: Final = _gauge(
+    "nereid_model_traffic_weight",
+    "Weight of the version among requests that name none; no series if all go to the latest",
+    *_MODEL,
+)
 MODEL_MEMORY: Final = _gauge(
     "nereid_model_memory_bytes",
     "Memory that the model's instances took at their loads, on all executors, in bytes",

@@ -73,7 +73,7 @@ class WriteStateResponse(_message.Message):
     def __init__(self, conflict: bool = ..., aside: _Optional[str] = ...) -> None: ...
 
 class PeerState(_message.Message):
-    __slots__ = ("name", "incarnation", "epoch", "leaving", "models", "compositions", "executors", "links", "number", "takeovers")
+    __slots__ = ("name", "incarnation", "epoch", "leaving", "models", "compositions", "executors", "links", "number", "takeovers", "traffic")
     class TakeoversEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -91,6 +91,7 @@ class PeerState(_message.Message):
     LINKS_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     TAKEOVERS_FIELD_NUMBER: _ClassVar[int]
+    TRAFFIC_FIELD_NUMBER: _ClassVar[int]
     name: str
     incarnation: int
     epoch: int
@@ -101,7 +102,8 @@ class PeerState(_message.Message):
     links: int
     number: int
     takeovers: _containers.ScalarMap[int, int]
-    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[int] = ..., leaving: bool = ..., models: _Optional[_Iterable[str]] = ..., compositions: _Optional[_Iterable[_Union[Composition, _Mapping]]] = ..., executors: _Optional[int] = ..., links: _Optional[int] = ..., number: _Optional[int] = ..., takeovers: _Optional[_Mapping[int, int]] = ...) -> None: ...
+    traffic: _containers.RepeatedCompositeFieldContainer[TrafficSetting]
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[int] = ..., leaving: bool = ..., models: _Optional[_Iterable[str]] = ..., compositions: _Optional[_Iterable[_Union[Composition, _Mapping]]] = ..., executors: _Optional[int] = ..., links: _Optional[int] = ..., number: _Optional[int] = ..., takeovers: _Optional[_Mapping[int, int]] = ..., traffic: _Optional[_Iterable[_Union[TrafficSetting, _Mapping]]] = ...) -> None: ...
 
 class Composition(_message.Message):
     __slots__ = ("ensemble", "models")
@@ -227,6 +229,71 @@ class ModelTextResponse(_message.Message):
     files: _containers.ScalarMap[str, bytes]
     loaded_s: int
     def __init__(self, names: _Optional[_Iterable[str]] = ..., version: _Optional[str] = ..., config: _Optional[_Union[_model_config_pb2.ModelConfig, _Mapping]] = ..., digest: _Optional[bytes] = ..., files: _Optional[_Mapping[str, bytes]] = ..., loaded_s: _Optional[int] = ...) -> None: ...
+
+class Traffic(_message.Message):
+    __slots__ = ("weights", "by")
+    class WeightsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    weights: _containers.ScalarMap[int, int]
+    by: str
+    def __init__(self, weights: _Optional[_Mapping[int, int]] = ..., by: _Optional[str] = ...) -> None: ...
+
+class ModelTrafficRequest(_message.Message):
+    __slots__ = ("model", "traffic", "clear", "principal")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    TRAFFIC_FIELD_NUMBER: _ClassVar[int]
+    CLEAR_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    traffic: Traffic
+    clear: bool
+    principal: str
+    def __init__(self, model: _Optional[str] = ..., traffic: _Optional[_Union[Traffic, _Mapping]] = ..., clear: bool = ..., principal: _Optional[str] = ...) -> None: ...
+
+class ModelTrafficResponse(_message.Message):
+    __slots__ = ("traffic", "source")
+    TRAFFIC_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    traffic: Traffic
+    source: str
+    def __init__(self, traffic: _Optional[_Union[Traffic, _Mapping]] = ..., source: _Optional[str] = ...) -> None: ...
+
+class TrafficSetting(_message.Message):
+    __slots__ = ("model", "traffic", "set_ns", "rollout")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    TRAFFIC_FIELD_NUMBER: _ClassVar[int]
+    SET_NS_FIELD_NUMBER: _ClassVar[int]
+    ROLLOUT_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    traffic: Traffic
+    set_ns: int
+    rollout: str
+    def __init__(self, model: _Optional[str] = ..., traffic: _Optional[_Union[Traffic, _Mapping]] = ..., set_ns: _Optional[int] = ..., rollout: _Optional[str] = ...) -> None: ...
+
+class ModelRolloutRequest(_message.Message):
+    __slots__ = ("model", "action", "plan", "principal")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    action: str
+    plan: str
+    principal: str
+    def __init__(self, model: _Optional[str] = ..., action: _Optional[str] = ..., plan: _Optional[str] = ..., principal: _Optional[str] = ...) -> None: ...
+
+class ModelRolloutResponse(_message.Message):
+    __slots__ = ("document",)
+    DOCUMENT_FIELD_NUMBER: _ClassVar[int]
+    document: str
+    def __init__(self, document: _Optional[str] = ...) -> None: ...
 
 class FactsRequest(_message.Message):
     __slots__ = ("models", "with_loads", "events")
@@ -640,7 +707,7 @@ class RequestFrame(_message.Message):
     def __init__(self, requests: _Optional[_Iterable[_Union[InferRequest, _Mapping]]] = ..., cancelled_ids: _Optional[_Iterable[int]] = ..., paused_ids: _Optional[_Iterable[int]] = ..., resumed_ids: _Optional[_Iterable[int]] = ..., released_segments: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class InferRequest(_message.Message):
-    __slots__ = ("id", "head", "payloads", "request_id", "parameters", "priority", "timeout_us", "remaining_us", "trace_context", "error_status", "digest", "accepts_many", "caller", "resent", "sequence_owner", "timings", "text_digest")
+    __slots__ = ("id", "head", "payloads", "request_id", "parameters", "priority", "timeout_us", "remaining_us", "trace_context", "error_status", "digest", "accepts_many", "caller", "resent", "sequence_owner", "timings", "text_digest", "caller_key")
     class ParametersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -665,6 +732,7 @@ class InferRequest(_message.Message):
     SEQUENCE_OWNER_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
     TEXT_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    CALLER_KEY_FIELD_NUMBER: _ClassVar[int]
     id: int
     head: bytes
     payloads: _containers.RepeatedCompositeFieldContainer[Payload]
@@ -682,10 +750,11 @@ class InferRequest(_message.Message):
     sequence_owner: str
     timings: bool
     text_digest: bytes
-    def __init__(self, id: _Optional[int] = ..., head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., request_id: _Optional[str] = ..., parameters: _Optional[_Mapping[str, _kserve_pb2.InferParameter]] = ..., priority: _Optional[int] = ..., timeout_us: _Optional[int] = ..., remaining_us: _Optional[int] = ..., trace_context: _Optional[bytes] = ..., error_status: _Optional[_Union[ErrorStatus, _Mapping]] = ..., digest: _Optional[bytes] = ..., accepts_many: bool = ..., caller: _Optional[int] = ..., resent: bool = ..., sequence_owner: _Optional[str] = ..., timings: bool = ..., text_digest: _Optional[bytes] = ...) -> None: ...
+    caller_key: bytes
+    def __init__(self, id: _Optional[int] = ..., head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., request_id: _Optional[str] = ..., parameters: _Optional[_Mapping[str, _kserve_pb2.InferParameter]] = ..., priority: _Optional[int] = ..., timeout_us: _Optional[int] = ..., remaining_us: _Optional[int] = ..., trace_context: _Optional[bytes] = ..., error_status: _Optional[_Union[ErrorStatus, _Mapping]] = ..., digest: _Optional[bytes] = ..., accepts_many: bool = ..., caller: _Optional[int] = ..., resent: bool = ..., sequence_owner: _Optional[str] = ..., timings: bool = ..., text_digest: _Optional[bytes] = ..., caller_key: _Optional[bytes] = ...) -> None: ...
 
 class ResponseFrame(_message.Message):
-    __slots__ = ("responses", "cached_models", "trace_rules", "log_rules", "traces", "ownership", "inputs_in_use", "timings", "last_counts", "models_changed")
+    __slots__ = ("responses", "cached_models", "trace_rules", "log_rules", "traces", "ownership", "inputs_in_use", "timings", "last_counts", "models_changed", "traffic_keys")
     class TracesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -710,6 +779,7 @@ class ResponseFrame(_message.Message):
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
     LAST_COUNTS_FIELD_NUMBER: _ClassVar[int]
     MODELS_CHANGED_FIELD_NUMBER: _ClassVar[int]
+    TRAFFIC_KEYS_FIELD_NUMBER: _ClassVar[int]
     responses: _containers.RepeatedCompositeFieldContainer[InferResponse]
     cached_models: CachedModels
     trace_rules: TraceRules
@@ -720,7 +790,21 @@ class ResponseFrame(_message.Message):
     timings: _containers.MessageMap[int, RequestTimings]
     last_counts: bytes
     models_changed: int
-    def __init__(self, responses: _Optional[_Iterable[_Union[InferResponse, _Mapping]]] = ..., cached_models: _Optional[_Union[CachedModels, _Mapping]] = ..., trace_rules: _Optional[_Union[TraceRules, _Mapping]] = ..., log_rules: _Optional[_Union[LogRules, _Mapping]] = ..., traces: _Optional[_Mapping[int, TracedRequest]] = ..., ownership: _Optional[_Union[Ownership, _Mapping]] = ..., inputs_in_use: _Optional[_Iterable[int]] = ..., timings: _Optional[_Mapping[int, RequestTimings]] = ..., last_counts: _Optional[bytes] = ..., models_changed: _Optional[int] = ...) -> None: ...
+    traffic_keys: TrafficKeys
+    def __init__(self, responses: _Optional[_Iterable[_Union[InferResponse, _Mapping]]] = ..., cached_models: _Optional[_Union[CachedModels, _Mapping]] = ..., trace_rules: _Optional[_Union[TraceRules, _Mapping]] = ..., log_rules: _Optional[_Union[LogRules, _Mapping]] = ..., traces: _Optional[_Mapping[int, TracedRequest]] = ..., ownership: _Optional[_Union[Ownership, _Mapping]] = ..., inputs_in_use: _Optional[_Iterable[int]] = ..., timings: _Optional[_Mapping[int, RequestTimings]] = ..., last_counts: _Optional[bytes] = ..., models_changed: _Optional[int] = ..., traffic_keys: _Optional[_Union[TrafficKeys, _Mapping]] = ...) -> None: ...
+
+class TrafficKeys(_message.Message):
+    __slots__ = ("models",)
+    class ModelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    models: _containers.ScalarMap[str, str]
+    def __init__(self, models: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class RequestTimings(_message.Message):
     __slots__ = ("phases", "batch_size", "instance", "attempt", "cached")

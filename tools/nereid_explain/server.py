@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import ssl
 import time
 import urllib.error
@@ -88,6 +89,19 @@ class Server:
             raise CannotAskError(f"{url} responds with more than {max_bytes} bytes")
         return body
 
+    def call(self, method: str, path: str, document: object = None) -> dict[str, Any]:
+        """Return the JSON object that a call responds with. document: the body, if not `None`.
+
+        Raises CannotAskError with the server's text.
+        """
+        url = self.url + path
+        data = None if document is None else json.dumps(document).encode()
+        status, body = self._fetch(method, url, MAX_BYTES + 1, data)
+        if status != _OK:
+            raise CannotAskError(f"{url} responds with {status}: {error_text(body)}")
+        response: dict[str, Any] = _parsed(url, body, dict)
+        return response
+
     def _version(self, model: str, entry: Mapping[str, Any]) -> VersionFacts:
         number = str(entry.get("version", ""))
         state, reason = str(entry.get("state", "")), str(entry.get("reason", ""))
@@ -131,10 +145,13 @@ class Server:
             raise CannotAskError(f"{url} responds with a list of something else than objects")
         return entries
 
-    def _fetch(self, method: str, url: str, max_bytes: int = _MAX_BYTES) -> tuple[int, bytes]:
+    def _fetch(
+        self, method: str, url: str, max_bytes: int = _MAX_BYTES, data: bytes | None = None
+    ) -> tuple[int, bytes]:
         if self.verbose_as:
             print_error(self.verbose_as, f"{method} {url}")
-        data = b"" if method == "POST" else None
+        if data is None and method == "POST":
+            data = b""
         request = urllib.request.Request(  # noqa: S310 - server_of() allows only http and https
             url, data, {**self.headers}, method=method
         )

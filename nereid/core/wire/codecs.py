@@ -28,6 +28,7 @@ from nereid.core.wire.messages import (
     TracedTensor,
     TraceRule,
     TraceRules,
+    TrafficKeys,
     moved_response,
 )
 from nereid.core.wire.plain_items import PlainItems, item_end
@@ -55,6 +56,8 @@ _REMAINING_US_TAG: Final = bytes((_REMAINING_US,))
 # The first byte of a tag with two.
 _TEXT_DIGEST: Final = 0x8A
 _TEXT_DIGEST_TAG: Final = bytes((_TEXT_DIGEST, 1))
+_CALLER_KEY: Final = 0x92
+_CALLER_KEY_TAG: Final = bytes((_CALLER_KEY, 1))
 
 
 class RequestCodec:
@@ -115,6 +118,8 @@ class RequestCodec:
             tail += _REMAINING_US_TAG + encode_varint(remaining_us(item.deadline, self._clock()))
         if item.text_digest:
             tail += _TEXT_DIGEST_TAG + encode_varint(len(item.text_digest)) + item.text_digest
+        if item.caller_key:
+            tail += _CALLER_KEY_TAG + encode_varint(len(item.caller_key)) + item.caller_key
         return tail
 
     def _message(self, items: list[ToScheduler]) -> bytes:
@@ -186,6 +191,10 @@ def _read_tail(request: InferRequest, frame: bytes, position: int, end: int, now
         elif tag == _TEXT_DIGEST and number == 1 and position < end:
             number, position = decode_varint(frame, position)
             request.text_digest = frame[position : position + number]
+            position += number
+        elif tag == _CALLER_KEY and number == 1 and position < end:
+            number, position = decode_varint(frame, position)
+            request.caller_key = frame[position : position + number]
             position += number
         else:
             return False
@@ -323,6 +332,10 @@ def _write_notice(item: Notice, frame: pb.ResponseFrame) -> None:
         frame.last_counts = item.response
     elif isinstance(item, ModelsChanged):
         frame.models_changed = item.number
+    elif isinstance(item, TrafficKeys):
+        frame.traffic_keys.models.clear()
+        frame.traffic_keys.models.update(item.models)
+        frame.traffic_keys.SetInParent()
     else:
         write_log_rules(item, frame.log_rules)
 
@@ -400,6 +413,8 @@ def read_log_rules(message: pb.LogRules) -> LogRules:
 
 
 def _read_notices(frame: pb.ResponseFrame) -> Iterator[Notice]:
+    if frame.HasField("traffic_keys"):
+        yield TrafficKeys(tuple(sorted(frame.traffic_keys.models.items())))
     if frame.HasField("cached_models"):
         notice = frame.cached_models
         yield CachedModels(tuple(notice.names), notice.shm_namespace, notice.digest_key)
@@ -446,8 +461,9 @@ def _write_request(item: InferRequest, message: pb.InferRequest, now: float) -> 
         message.trace_context = item.trace_context
     if item.error_status:
         write_error(item.error_status, message.error_status)
-    if item.digest or item.text_digest:
+    if item.digest or item.text_digest or item.caller_key:
         message.digest, message.text_digest = item.digest, item.text_digest
+        message.caller_key = item.caller_key
     if item.caller:
         message.caller = item.caller
     if item.accepts_many or item.resent or item.wants_timings:
@@ -474,6 +490,7 @@ def _read_request(message: pb.InferRequest, now: float) -> InferRequest:
     request.resent = message.resent
     request.wants_timings = message.timings
     request.text_digest = message.text_digest
+    request.caller_key = message.caller_key
     return request
 
 

@@ -66,6 +66,7 @@ class InferRequest:
     __slots__ = (
         "accepts_many",
         "caller",
+        "caller_key",
         "deadline",
         "depth",
         "digest",
@@ -106,6 +107,7 @@ class InferRequest:
         sequence_owner: str = "",
         wants_timings: bool = False,
         text_digest: bytes = b"",
+        caller_key: bytes = b"",
     ) -> None:
         self.id = id
         self.head = head
@@ -137,6 +139,8 @@ class InferRequest:
         # Digest of the files with which a text became these tensors. The scheduler refuses the
         # request if the version has others. It affects no response, so `digest` is without it.
         self.text_digest = text_digest
+        # Source and key of the caller (nereid.core.traffic.caller_keys), or empty.
+        self.caller_key = caller_key
 
 
 class Cancel(NamedTuple):
@@ -351,7 +355,18 @@ class ModelsChanged(NamedTuple):
     id: int = 0
 
 
+class TrafficKeys(NamedTuple):
+    """Notice of models whose requests need a caller's key. It replaces the previous notice.
+
+    A pair is a model's name and the source of its callers' keys (`Traffic.by`). In a greeting it
+    comes before CachedModels, after which a gateway sends requests.
+    """
+
+    models: tuple[tuple[str, str], ...]
+    id: int = 0
+
+
 # About the mesh, not about a request. The id of each is 0.
-Notice = CachedModels | TraceRules | LogRules | Ownership | LastCounts | ModelsChanged
+Notice = CachedModels | TraceRules | LogRules | Ownership | LastCounts | ModelsChanged | TrafficKeys
 ToScheduler = InferRequest | Cancel | FlowControl | Release
 FromScheduler = InferResponse | Notice

@@ -48,6 +48,7 @@ from nereid_gateway.server.request_reader import RequestReader
 from nereid_gateway.server.server import HttpServer
 
 if TYPE_CHECKING:
+    from nereid.core.files.file_watch import FileWatch
     from nereid.core.wire.messages import Notice, ToScheduler
     from nereid.mesh_routing.access import MeshAccess
     from nereid.mesh_routing.router.route import OpenLink, SchedulerLink
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
     from nereid_gateway.extras.console.hub import ConsoleHub
     from nereid_gateway.extras.openai.openai_api import OpenAiApi
     from nereid_gateway.guards.auth.access import AccessControl
-    from nereid_gateway.guards.auth.reload import ConfigWatch
+    from nereid_gateway.guards.auth.reload import LoadedConfig
     from nereid_gateway.plane.slow_requests import SlowRequests
     from nereid_gateway.server.body import AllocateBody
     from nereid_gateway.server.ordered_responses import Dispatch
@@ -447,7 +448,9 @@ class GatewayService:
         await asyncio.gather(*notices)
 
 
-def _open_access(settings: GatewaySettings) -> tuple[AccessControl | None, ConfigWatch | None]:
+def _open_access(
+    settings: GatewaySettings,
+) -> tuple[AccessControl | None, FileWatch[LoadedConfig] | None]:
     if not settings.auth_config:
         return None, None
     # Most gateways start without this module.

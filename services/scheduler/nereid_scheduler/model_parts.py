@@ -17,12 +17,14 @@ from nereid_scheduler.control.repository.stored_repository import open_stored_re
 from nereid_scheduler.control.residency.on_demand import OnDemandLoads
 from nereid_scheduler.control.residency.policies.policy import Residency
 from nereid_scheduler.control.residency.policies.popularity import Popularity
+from nereid_scheduler.control.rollouts.rollouts import Rollouts
 from nereid_scheduler.control.rules import EXPLICIT, ModelControlRules
 from nereid_scheduler.control.shards.members.membership import Membership
 from nereid_scheduler.control.shards.members.ownership import OwnedModels
 from nereid_scheduler.control.shards.model_moves import ModelMoves
 from nereid_scheduler.control.shards.shard import Shard
 from nereid_scheduler.control.sources.model_control import ModelControl
+from nereid_scheduler.control.sources.model_traffic import ModelTraffic
 from nereid_scheduler.control.state.setting_records import SIZES
 from nereid_scheduler.core.memory.budgets import budgets_of
 from nereid_scheduler.core.models.desired_models import DesiredModels
@@ -58,6 +60,8 @@ class ModelParts:
     on_demand: OnDemandLoads
     reconciler: Reconciler
     control: ModelControl
+    traffic: ModelTraffic
+    rollouts: Rollouts
 
 
 def open_models(  # noqa: PLR0913 (one by keyword)
@@ -98,6 +102,9 @@ def open_models(  # noqa: PLR0913 (one by keyword)
     )
     load_queue = LoadQueue(settings.no_executor_limit_s, settings.max_queue_size)
     repositories = _open_repositories(settings)
+    traffic = ModelTraffic(
+        catalogue, loader.ensembles, state.settings, on_change, loader.record_event
+    )
     moves: ModelMoves | None = None
     shard: Shard | None = None
     if membership is not None:
@@ -118,6 +125,7 @@ def open_models(  # noqa: PLR0913 (one by keyword)
             membership,
             owned,
             moves,
+            traffic,
             parse_addresses(settings.scheduler_peers or ""),
             environment.ports.open_peer,
             send_notice,
@@ -156,6 +164,8 @@ def open_models(  # noqa: PLR0913 (one by keyword)
         on_demand,
         reconciler,
         control,
+        traffic,
+        Rollouts(traffic, catalogue, owners.owns, loader.record_event),
     )
 
 

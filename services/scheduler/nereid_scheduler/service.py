@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import STOPPING_MESSAGE, Unavailable
+from nereid.core.files.file_watch import FileError
 from nereid.core.methods import (
     EXECUTE_PATH,
     INFER_PATH,
@@ -25,6 +26,7 @@ from nereid_scheduler.admission.admission import Admission, stopping_response
 from nereid_scheduler.admission.gateway_links import GatewayLinks
 from nereid_scheduler.control.rules import EXPLICIT
 from nereid_scheduler.control.shards.remote_control import RemoteControl
+from nereid_scheduler.control.sources.traffic_file import read_traffic_file, watch_traffic_file
 from nereid_scheduler.control.state.setting_records import SIZES
 from nereid_scheduler.environment import open_environment
 from nereid_scheduler.model_parts import open_models
@@ -33,6 +35,7 @@ from nereid_scheduler.pages.counts_report import CountsReport
 from nereid_scheduler.pages.hosting_facts import HostingFacts
 from nereid_scheduler.pages.mesh_settings import MeshSettings
 from nereid_scheduler.pages.metrics import SchedulerMetrics
+from nereid_scheduler.pages.model_traffic import rollout_handlers, traffic_handlers
 from nereid_scheduler.pages.repository_methods import repository_handlers
 from nereid_scheduler.pages.text_models import text_handlers
 from nereid_scheduler.placement.executors.drains import Drains
@@ -44,6 +47,8 @@ from nereid_scheduler.placement.loads.readiness import Readiness
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from nereid.core.files.file_watch import FileWatch
+    from nereid.core.traffic.weights import Traffic
     from nereid.core.wire.messages import FromScheduler, Notice
     from nereid.rpc import AsyncUnaryHandler, Call, Link
     from nereid_scheduler.control.shards.remote_control import Respond
@@ -164,6 +169,8 @@ class SchedulerService:
             **repository_handlers(models.control, models.catalogue, models.desired),
             **self._control.handlers(),
             **text_handlers(models.catalogue, models.desired.on_demand, on_demand.ensure),
+            **traffic_handlers(models.traffic),
+            **rollout_handlers(models.rollouts),
         }
         self._remote_control: RemoteControl | None = None
         if models.shard is not None and models.moves is not None:
@@ -171,6 +178,7 @@ class SchedulerService:
             self._remote_control = RemoteControl(
                 models.shard, models.moves, self._own_control, limit_s
             )
+        self._traffic_watch: FileWatch[Mapping[str, Traffic]] | None = None
         self._started = False
         self.failed_start = False
         self._on_failed_start = on_failed_start
@@ -221,6 +229,8 @@ class SchedulerService:
         self._environment.timeline.events.record("scheduler started", self._facts.name)
         documents = await self._read_state()
         self._mesh_settings.restore(documents or {})
+        self._watch_traffic_file()
+        self._models.traffic.restore(documents or {})
         self._environment.state.settings.apply(
             documents or {}, SIZES, self._models.on_demand.restore_sizes
         )
@@ -239,12 +249,25 @@ class SchedulerService:
             await self._models.control.start(records)
             shard.update()
         self._models_begun.set()
+        self._models.rollouts.start()
         self._started = True
         if self._remote_control is not None:
             self._remote_control.started.set()
         self._gateways.start()
         if self._settings.exit_on_error:
             self._first_loads = asyncio.ensure_future(self._watch_first_loads())
+
+    def _watch_traffic_file(self) -> None:
+        path = self._settings.traffic_file
+        if not path:
+            return
+        try:
+            content = read_traffic_file(path)
+        except FileError as error:
+            raise StartError(f"--traffic-file: {error}") from error
+        self._models.traffic.set_file(content)
+        self._traffic_watch = watch_traffic_file(path, content, self._models.traffic.set_file)
+        self._traffic_watch.start()
 
     async def _read_state(self) -> Documents | None:
         """Return what is saved; `None` if it cannot be read yet. It is then restored later."""
@@ -280,6 +303,7 @@ class SchedulerService:
         """Apply the saved state, if it could be read only after the start."""
         await self._models_begun.wait()
         self._mesh_settings.restore(documents)
+        self._models.traffic.restore(documents)
         await self._models.control.restore(self._model_records(documents))
         self._models_changed()
 
@@ -306,6 +330,9 @@ class SchedulerService:
         self._return_entries(lambda entry: entry.owner.is_blocked(entry))
         if self._first_loads is not None:
             self._first_loads.cancel()
+        if self._traffic_watch is not None:
+            await self._traffic_watch.close()
+        await self._models.rollouts.close()
         if handed_over:
             await self._models.reconciler.finish_hand_overs(timeout_s)
         await self._models.reconciler.tasks.close()
@@ -353,6 +380,8 @@ class SchedulerService:
         await asyncio.to_thread(self._environment.traces.close)
 
     def _notices(self, shares: bool) -> Iterator[Notice]:
+        # Before the notice after which a gateway sends requests.
+        yield self._models.traffic.keys
         yield self._cached_models(shares)
         yield ModelsChanged(self._changes)
         yield from self._mesh_settings.notices()
@@ -371,6 +400,10 @@ class SchedulerService:
         return memory_of(served, self._models.loader.sessions)
 
     def _models_changed(self) -> None:
+        # Gateways learn what they have to send before a request can depend on it.
+        keys = self._models.traffic.refresh()
+        if keys is not None:
+            self._gateways.send_notice(keys)
         self._admission.models_changed()
         self._changes += 1
         self._gateways.send_notice(ModelsChanged(self._changes))

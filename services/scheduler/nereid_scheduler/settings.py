@@ -21,6 +21,7 @@ from nereid.config.flags import (
     seconds,
 )
 from nereid.config.recovery import RecoverySettings
+from nereid.core.files.file_watch import FileError
 from nereid.mesh_auth.settings import MeshAccessSettings
 from nereid.object_store.file_systems import missing_package
 from nereid.object_store.plans.urls import is_store_url, parse_store_url
@@ -30,6 +31,7 @@ from nereid.rpc.net.address import host_and_port, unix_path
 from nereid.rpc.net.scheduler_addresses import address_list
 from nereid.shm.settings import SegmentPoolSettings
 from nereid.timeline.settings import TimelineSettings
+from nereid_scheduler.control.sources.traffic_file import read_traffic_file
 from nereid_scheduler.control.state.files import directory_error
 from nereid_scheduler.core.measurements.latencies import setting
 from nereid_scheduler.core.memory.budgets import Budget
@@ -202,6 +204,10 @@ class ModelControlSettings:
         "", "keep that in the Redis of the response cache instead, under this name, which the"
         " schedulers of one mesh share and no other mesh has; requires a mesh token", _state_name,
     )  # fmt: skip
+    traffic_file: str = flag(
+        "", "a JSON file with the traffic of models by their names, read again when it changes;"
+        " calls cannot set the traffic of these models",
+    )  # fmt: skip
     lazy_loading: bool = flag(
         False, "whether models are loaded when their first requests come, which wait, but for those"
         " of --load-model, and those whose parameter lazy_loading is false", boolean, bare="true",
@@ -314,6 +320,11 @@ class Settings(
             errors.append(f"--state-directory: {error}")
         if self.state_directory and self.state_name:
             errors.append("--state-directory and --state-name exclude each other")
+        if self.traffic_file:
+            try:
+                read_traffic_file(self.traffic_file)
+            except FileError as error:
+                errors += [f"--traffic-file: {line}" for line in error.errors]
         if self.load_model and self.model_control_mode != "explicit":
             errors.append("--load-model requires --model-control-mode=explicit as well")
         if self.model_memory_budget and not self.lazy_loading:

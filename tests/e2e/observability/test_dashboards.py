@@ -35,7 +35,10 @@ DEPLOY = Path(__file__).parents[3] / "deploy"
 MODEL = "triple"
 # A busy machine shall not look like a cache that is never reached.
 PATIENT = "--cache-timeout-ms=2000"
-CONFIG = 'backend: "onnxruntime"\nresponse_cache { enable: true }\n'
+CONFIG = (
+    'backend: "onnxruntime"\nresponse_cache { enable: true }\n'
+    'parameters { key: "traffic" value { string_value: "{\\"weights\\": {\\"1\\": 1}}" } }\n'
+)
 # What stays empty where there is no GPU.
 DARK = {"GPU utilization"}
 # What needs executors' own --metrics-port, or --metrics-config histogram_latencies=true.

@@ -13,6 +13,7 @@ from nereid.core.wire.messages import (
     LogRules,
     ModelsChanged,
     TraceRules,
+    TrafficKeys,
 )
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ class NoticeMerge(Generic[Key]):
         self._traced: dict[Key, TraceRules] = {}
         self._logged: dict[Key, LogRules] = {}
         self._trace_rules: TraceRules | None = None
+        self._keyed: dict[Key, TrafficKeys] = {}
+        # Sources of lost schedulers' models: requests need keys until a successor says otherwise.
+        self._kept_sources: dict[str, str] = {}
 
     def on_notice(self, key: Key, notice: Notice) -> Notice | None:
         """Handle a notice; return the merged notice, or None if it is unchanged or never merged."""
@@ -43,6 +47,9 @@ class NoticeMerge(Generic[Key]):
             before, is_first = self._logged.get(key), not self._logged
             self._logged[key] = notice
             return notice if is_first or before not in (None, notice) else None
+        if isinstance(notice, TrafficKeys):
+            self._keyed[key] = notice
+            return self._merge_keys()
         return notice if isinstance(notice, LastCounts | ModelsChanged) else None
 
     def on_down(self, key: Key) -> Notice | None:
@@ -50,6 +57,9 @@ class NoticeMerge(Generic[Key]):
         self._cached.pop(key, None)
         self._traced.pop(key, None)
         self._logged.pop(key, None)
+        lost = self._keyed.pop(key, None)
+        if lost is not None:
+            self._kept_sources |= dict(lost.models)
         return self._merge_cached() if self._cached else None
 
     def _merge_cached(self) -> CachedModels:
@@ -62,6 +72,12 @@ class NoticeMerge(Generic[Key]):
             for name in cached.names
         }
         return CachedModels(tuple(sorted(names)), digest_key=digest_key)
+
+    def _merge_keys(self) -> TrafficKeys:
+        sources = dict(self._kept_sources)
+        for notice in self._keyed.values():
+            sources.update(notice.models)
+        return TrafficKeys(tuple(sorted(sources.items())))
 
     def _on_trace_rules(self, key: Key, rules: TraceRules) -> TraceRules | None:
         before, merged = self._traced.get(key), self._trace_rules

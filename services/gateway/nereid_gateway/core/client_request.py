@@ -18,6 +18,8 @@ class ClientRequest(InferRequest):
     The fields have defaults in place of an __init__, which would cost each request 163 ns.
     """
 
+    # Headers or metadata of the call, by which callers may be kept together: names are lower-case.
+    headers: Any = None
     # Account or principal to charge for the pending request.
     sender: Any = None
     # Clients' shared memory regions that the request names.

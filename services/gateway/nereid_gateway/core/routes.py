@@ -65,6 +65,7 @@ class Route(NamedTuple):
 
 _GET: Final = (b"GET",)
 _POST: Final = (b"POST",)
+_DELETE: Final = (b"DELETE",)
 _MANAGED: Final = (HTTP, SAGEMAKER, VERTEX_AI)
 _REDIRECTED: Final = (HTTP, VERTEX_AI)
 _OWN: Final = (HTTP,)
@@ -204,6 +205,24 @@ ENDPOINTS: Final = (
         _POST,
         "model-repository",
         _MANAGED,
+        is_control=True,
+        survives_disconnect=True,
+    ),
+    Endpoint(
+        "TrafficEndpoints.traffic",
+        ("/v2/repository/models/{model}/traffic",),
+        _GET + _POST + _DELETE,
+        "model-repository",
+        _OWN,
+        is_control=True,
+        survives_disconnect=True,
+    ),
+    Endpoint(
+        "TrafficEndpoints.rollout",
+        ("/v2/repository/models/{model}/rollout",),
+        _GET + _POST,
+        "model-repository",
+        _OWN,
         is_control=True,
         survives_disconnect=True,
     ),

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Final
 from nereid.core.errors import STOPPING_MESSAGE, InvalidArgument, NereidError, Unavailable
 from nereid.core.retry_after import DEFAULT_MS, DrainEstimate
 from nereid.core.sequence_owners import SEQUENCE_ID
-from nereid.core.wire.messages import CachedModels, payload_bytes
+from nereid.core.wire.messages import CachedModels, TrafficKeys, payload_bytes
 from nereid.mesh_routing.router.router import Callbacks
 from nereid.rpc.net.limits.budget import OverBudgetError, account_of
 from nereid.shm.segments import SHM_THRESHOLD_BYTES
+from nereid_gateway.core.access.caller_keys import CallerKeys
 from nereid_gateway.core.access.sequence_owners import sequence_owner
 from nereid_gateway.core.charged_request import ChargedRequest
+from nereid_gateway.core.client_request import ClientRequest
 from nereid_gateway.core.pending_shares import PendingShares
 from nereid_gateway.core.request_head import HeadReader
 from nereid_gateway.core.retry_hints import over_budget
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     from nereid.core.wire.messages import Notice
     from nereid.mesh_routing.access import MeshAccess
     from nereid.rpc.net.limits.budget import ByteBudget
-    from nereid_gateway.core.client_request import ClientRequest
     from nereid_gateway.core.request_handle import OnResponse, RequestHandle
     from nereid_gateway.core.tensors.tensor_memory import TensorMemory
     from nereid_gateway.plane.timeline import GatewayTimeline
@@ -92,6 +93,9 @@ class Upstream:
         self._limits_addresses = limits_addresses
         # None if no model needs digests of its requests.
         self._digester: Digester | None = None
+        # None if no model needs the keys of its callers.
+        self._caller_keys: CallerKeys | None = None
+        self._adds_keys = False
         self.router = mesh.make_router(
             tensors,
             limits.reconnect_limit_s,
@@ -134,8 +138,8 @@ class Upstream:
             request.sequence_owner = sequence_owner(
                 request.sender, limits_addresses=self._limits_addresses
             )
-        if self._digester is not None:
-            request.digest = self._digester.digest(request)
+        if self._adds_keys:
+            self._add_keys(request)
         if request.lease is not None and not self.tensors.shared:
             self.tensors.make_inline(request)
         handle = table.infer(request, on_response, size_bytes)
@@ -205,7 +209,26 @@ class Upstream:
 
     def _on_notice(self, notice: Notice) -> None:
         if isinstance(notice, CachedModels):
-            wanted = notice.names and notice.digest_key
+            wanted = bool(notice.names and notice.digest_key)
             self._digester = Digester(notice.names, notice.digest_key) if wanted else None
+            self._adds_keys = wanted or self._caller_keys is not None
+        elif isinstance(notice, TrafficKeys):
+            self._set_caller_keys(notice)
         elif self._forward_notice is not None:
             self._forward_notice(notice)
+
+    def _add_keys(self, request: ClientRequest) -> None:
+        """Add what the schedulers have asked for: a digest, and the caller's key."""
+        if self._digester is not None:
+            request.digest = self._digester.digest(request)
+        if self._caller_keys is not None:
+            request.caller_key = self._caller_keys.read(request)
+
+    def _set_caller_keys(self, notice: TrafficKeys) -> None:
+        keys = CallerKeys(dict(notice.models), self._heads)
+        self._caller_keys = keys if notice.models else None
+        self._adds_keys = bool(notice.models) or self._digester is not None
+        # They came before the notice, and are sent after it.
+        for pending in self.pending.waiting():
+            if isinstance(pending.request, ClientRequest):
+                pending.request.caller_key = keys.read(pending.request)

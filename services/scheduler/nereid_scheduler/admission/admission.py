@@ -33,10 +33,12 @@ from nereid.timeline.records import LOADING, Wait
 from nereid_scheduler.admission.orphaned_requests import OrphanedRequests
 from nereid_scheduler.admission.refusals import client_error, refusal_response
 from nereid_scheduler.core.measurements.timeline import NO_TIMELINE
+from nereid_scheduler.core.models.lifecycle import VersionState
 from nereid_scheduler.core.models.model_owners import ONE_OWNER
 from nereid_scheduler.core.requests.entry import identify_response
 from nereid_scheduler.core.requests.load_queue import HeldRequest, LoadQueue
 from nereid_scheduler.placement.models.catalogue import Loading, Missing, OnDemand, Ready
+from nereid_scheduler.placement.models.traffic_split import find_split
 from nereid_scheduler.versions.reruns.first_runs import NO_FIRST_RUNS
 from nereid_scheduler.versions.reruns.resent_requests import ResentRequest, may_have_run
 from nereid_scheduler.versions.steps import Steps
@@ -51,7 +53,8 @@ if TYPE_CHECKING:
     from nereid_scheduler.core.models.on_demand_models import OnDemandModel
     from nereid_scheduler.core.requests.entry import Entry, PendingRequest
     from nereid_scheduler.core.requests.load_queue import OnQueued, OnResponse
-    from nereid_scheduler.placement.models.catalogue import Catalogue, ServedVersion
+    from nereid_scheduler.placement.models.catalogue import Catalogue, Resolution, ServedVersion
+    from nereid_scheduler.placement.models.traffic_split import TrafficSplit
     from nereid_scheduler.versions.model_version import ModelVersion
     from nereid_scheduler.versions.reruns.first_runs import FirstRuns
     from nereid_scheduler.versions.tracing.traces import Traces
@@ -121,6 +124,9 @@ class Admission:
         self._by_head = BoundedCache[bytes | tuple[bytes, bytes], "ModelVersion"](
             max_heads, _MAX_HEAD_BYTES
         )
+        # Key: a head without a version, of a model with weights of traffic.
+        self._splits: BoundedCache[bytes, TrafficSplit]
+        self._splits = BoundedCache(max_heads, _MAX_HEAD_BYTES)
         self._stopping = False
         self._retry_due = False
 
@@ -137,6 +143,8 @@ class Admission:
         called.
         """
         model = self._by_head.get(_key_of(request))
+        if model is None and self._splits:
+            model = self._choose_model(request)
         if model is None or request.resent or request.error_status is not None:
             return self._admit(_Arrival(request, on_response, on_queued))
         if request.caller:
@@ -173,15 +181,46 @@ class Admission:
             if not held.request.caller:
                 self._load_queue.remove_request(held)
                 held.on_response(stopping_response(held.request))
-        self._by_head.clear()
+        self._forget_models()
         self._first_runs.end_waits()
 
     def models_changed(self) -> None:
-        """Forget remembered models and retry held requests, after a version's state has changed."""
-        self._by_head.clear()
+        """Forget remembered models and retry held requests.
+
+        Call this after the state of a version, or a model's traffic, has changed.
+        """
+        self._forget_models()
         if len(self._load_queue) and not self._retry_due:
             self._retry_due = True
             asyncio.get_running_loop().call_soon(self._retry_held)
+
+    def _forget_models(self) -> None:
+        self._by_head.clear()
+        self._splits.clear()
+
+    def _choose_model(self, request: InferRequest) -> ModelVersion | None:
+        """Return the version that a remembered model's traffic gives a request."""
+        split = self._splits.get(request.head)
+        if split is None:
+            return None
+        served = split.choose(request)
+        _check_text_digest(request, served)
+        return served.ready_runtime
+
+    def _resolve(self, request: InferRequest, name: str, version: str) -> Resolution:
+        """Return what serves a request. Raises NereidError as Catalogue.resolve() does."""
+        found = self._catalogue.resolve(name, version)
+        if version or not isinstance(found, Ready | Loading):
+            return found
+        split = find_split(self._catalogue, name)
+        if split is None:
+            return found
+        served = split.choose(request)
+        if served.life.state is not VersionState.READY:
+            return Loading(Unavailable(f"model {served} is being loaded", accepted=True))
+        if not split.waits and not self._stopping:
+            self._splits.remember(request.head, split)
+        return Ready(served, is_chosen=True)
 
     def _admit(self, arrival: _Arrival, *, runs_again: bool = False) -> PendingRequest:
         """Submit, hold or refuse a request that is new, was sent again, or was held.
@@ -200,7 +239,7 @@ class Admission:
             # Another scheduler owns the model, or will when this one has ended.
             self._check_moved(name)
             raise _stopping()
-        found = self._catalogue.resolve(name, version)
+        found = self._resolve(request, name, version)
         if isinstance(found, Ready):
             model = found.served.ready_runtime
             _check_text_digest(request, found.served)
@@ -208,7 +247,7 @@ class Admission:
                 model.check_client(request)
                 code, message, accepted, _, after_ms = request.error_status
                 raise error_from_code(code, message, accepted=accepted, retry_after_ms=after_ms)
-            if not self._stopping:
+            if not self._stopping and not found.is_chosen:
                 self._by_head.remember(_key_of(request), model)
             return self._submit_to(model, request, arrival.on_response)
         if isinstance(found, Missing):
@@ -305,9 +344,13 @@ class Admission:
             named = held.name, held.version
             if named in loading:
                 continue
-            found = self._catalogue.resolve(*named)
+            try:
+                found = self._resolve(held.request, *named)
+            except NereidError as error:
+                found = Missing(error)
             if isinstance(found, Loading) or (isinstance(found, OnDemand) and found.is_pending):
-                loading.add(named)
+                if self._catalogue.find_traffic(held.name) is None:
+                    loading.add(named)
                 continue
             if isinstance(found, Ready):
                 name, number = found.served.ready_runtime.requests.named

@@ -91,6 +91,7 @@ class SchedulerMetrics:
             is_stale = path in self._repositories.problems
             page.add_value(metrics.REPOSITORY_STALE, int(is_stale), {"repository": path})
         self._write_unavailable(page, models)
+        self._write_traffic(page, models)
         # Executors have no pinned memory pool, but Triton's dashboards query these metrics.
         page.add_value(metrics.PINNED_TOTAL, 0)
         page.add_value(metrics.PINNED_USED, 0)
@@ -148,6 +149,16 @@ class SchedulerMetrics:
             for version, has_failed in failed.items():
                 labels = {"model": model.plain_name, "version": version, **own}
                 page.add_value(metrics.MODEL_UNAVAILABLE, int(has_failed), labels)
+
+    def _write_traffic(self, page: Page, models: Collection[str]) -> None:
+        for model, traffic in self._catalogue.models_with_traffic():
+            if models and model.plain_name not in models:
+                continue
+            own = {"namespace": model.namespace} if model.namespace else {}
+            weights = dict.fromkeys(model.versions, 0) | dict(traffic.weights)
+            for version, weight in sorted(weights.items()):
+                labels = {"model": model.plain_name, "version": str(version), **own}
+                page.add_value(metrics.TRAFFIC_WEIGHT, weight, labels)
 
     def write_version(self, page: Page, served: ServedVersion, model: ModelVersion) -> Labels:
         """Write a version's counters and current values; return its labels."""

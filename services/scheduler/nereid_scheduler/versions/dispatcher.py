@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from nereid.model_config import ModelConfig
     from nereid_scheduler.batching.batcher import Batcher, LatencyTarget
     from nereid_scheduler.core.requests.entry import Entry
@@ -40,6 +42,10 @@ class Dispatcher(ABC):
     @abstractmethod
     def sequences(self) -> tuple[int, int] | None:
         """Number of live sequences, and how many wait for a slot; `None` without sequences."""
+
+    @abstractmethod
+    def has_sequence(self, key: Hashable) -> bool:
+        """Return whether a sequence accepts requests. key: as `sequence_key` returns it."""
 
     @abstractmethod
     def on_queued(self) -> None:

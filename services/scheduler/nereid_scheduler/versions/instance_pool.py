@@ -43,6 +43,8 @@ from nereid_scheduler.versions.waits.executor_wait import ExecutorWait
 from nereid_scheduler.versions.waits.wait_record import WaitRecord
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from nereid.core.wire.executed import Executed
     from nereid.model_config import ModelConfig
     from nereid_scheduler.batching.batcher import LatencyTarget
@@ -147,6 +149,10 @@ class InstancePool(Dispatcher):
         if self._sequences is None:
             return None
         return len(self._sequences.sequences), self._sequences.sequences.backlog
+
+    def has_sequence(self, key: Hashable) -> bool:
+        """Return whether a sequence accepts requests. key: as `sequence_key` returns it."""
+        return self._sequences is not None and key in self._sequences.sequences
 
     # ---- requests
 

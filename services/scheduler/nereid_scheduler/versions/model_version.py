@@ -23,7 +23,7 @@ from nereid_scheduler.versions.steps import Stepper, Turns
 from nereid_scheduler.versions.validation.request_validation import Validator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
 
     from nereid.core.wire.messages import InferRequest, InferResponse
     from nereid.model_config import ModelConfig
@@ -92,6 +92,10 @@ class ModelVersion(Stepper):
     def in_use(self) -> bool:
         """True if the version has open requests, or sequences that are not over."""
         return bool(self.requests.entries) or any(self.dispatcher.sequences or ())
+
+    def has_sequence(self, key: Hashable) -> bool:
+        """Return whether a sequence accepts requests. key: as `sequence_key` returns it."""
+        return self.dispatcher.has_sequence(key)
 
     def set_revision(self, revision: bytes) -> None:
         """Set the revision of the version's files, or of the models of an ensemble's steps."""

@@ -292,3 +292,14 @@ def test_a_target_without_executions_has_decided_nothing() -> None:
     found = said(facts(ready(), "nereid_target_p99_us{M} 50000"))
     assert "too few executions" in found["target"].text
     assert "target" not in said(facts(ready()))
+
+
+def test_the_weight_among_requests_without_a_version() -> None:
+    name = "nereid_model_traffic_weight"
+    alone = said(facts(ready(), f"{name}{{M}} 10"))["traffic"]
+    assert alone.text.startswith("version 1 has weight 10 among requests")
+    other = f'{name}{{model="m",version="2"}} 90'
+    both = said(facts(ready(), f"{name}{{M}} 10", other))["traffic"]
+    assert both.text.startswith("version 1 has weight 10 of 100 among requests")
+    assert both.figures == {"weight": 10, "total": 100}
+    assert "traffic" not in said(facts(ready()))

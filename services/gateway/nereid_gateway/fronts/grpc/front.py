@@ -167,6 +167,7 @@ class GrpcFront:
         request.deadline = call.deadline
         request.sender = call.account
         if call.metadata:
+            request.headers = call.metadata
             traceparent = call.get("traceparent")
             if traceparent is not None:
                 state = call.get("tracestate")

@@ -352,6 +352,7 @@ class _InferStream:
         request.accepts_many = True
         request.deadline = self._call.deadline
         request.sender = self._call.account
+        request.headers = self._call.metadata
         request.trace_context = self._trace_context
         if owner.forwarding is not None:
             owner.forwarding.forward_headers(request, self._call.metadata)

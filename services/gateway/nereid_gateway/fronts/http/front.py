@@ -16,6 +16,7 @@ from nereid_gateway.fronts.http.endpoints.repository import RepositoryEndpoints
 from nereid_gateway.fronts.http.endpoints.shared_memory import SharedMemoryEndpoints
 from nereid_gateway.fronts.http.endpoints.timeline import TimelineEndpoint
 from nereid_gateway.fronts.http.endpoints.trace_and_log import TraceAndLogEndpoints
+from nereid_gateway.fronts.http.endpoints.traffic import TrafficEndpoints
 from nereid_gateway.fronts.http.inference.infer import InferEndpoint
 from nereid_gateway.fronts.http.inference.infer_response import InferResponseEncoder
 from nereid_gateway.fronts.http.submission import InferSubmission
@@ -76,6 +77,7 @@ class HttpFront:
             MetadataEndpoints(data_plane),
             RepositoryEndpoints(control, data_plane),
             TraceAndLogEndpoints(control, data_plane),
+            TrafficEndpoints(control, data_plane),
             TimelineEndpoint(data_plane),
             ExecutorEndpoints(control, restricted_apis),
             SharedMemoryEndpoints(data_plane.regions, data_plane),

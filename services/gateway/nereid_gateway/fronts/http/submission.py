@@ -36,7 +36,7 @@ class InferSubmission:
     ) -> RequestHandle:
         """Submit a request. It is cancelled if the client disconnects."""
         self._add_origin(call, request)
-        headers = call.headers
+        headers = request.headers = call.headers
         is_timed = (HEADER_BYTES in headers or self._times_all) and self.data_plane.timed.include(
             headers.get(HEADER_BYTES)
         )

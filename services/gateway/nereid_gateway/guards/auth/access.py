@@ -12,14 +12,16 @@ from nereid_gateway.guards.auth.authenticator import (
     Credentials,
 )
 from nereid_gateway.guards.auth.refusals import AccessRefusals
-from nereid_gateway.guards.auth.reload import ConfigWatch, load_config
+from nereid_gateway.guards.auth.reload import load_config, watch_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nereid.core.files.file_watch import FileWatch
     from nereid_gateway.core.access.principal import Principal
     from nereid_gateway.core.access.refusal import Refusal
     from nereid_gateway.guards.auth.authenticator import Text
+    from nereid_gateway.guards.auth.reload import LoadedConfig
 
 
 class Caller(NamedTuple):
@@ -87,9 +89,9 @@ class AccessControl:
         return caller
 
 
-def open_access(path: str) -> tuple[AccessControl, ConfigWatch]:
+def open_access(path: str) -> tuple[AccessControl, FileWatch[LoadedConfig]]:
     """Return the access control for a configuration file, and the watch that rereads the file."""
     loaded = load_config(path)
     authenticator = Authenticator(*loaded)
     access = AccessControl(authenticator, AccessRefusals(monotonic), monotonic)
-    return access, ConfigWatch(path, loaded, lambda changed: authenticator.apply(*changed))
+    return access, watch_config(path, loaded, lambda changed: authenticator.apply(*changed))

@@ -7,6 +7,7 @@ import tomllib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from nereid.core.files.file_watch import FileError
 from nereid_gateway.core.access.api_groups import APIS
 from nereid_gateway.core.access.grant import ALL, ALL_APIS, Grant, Limits, Permission
 
@@ -24,12 +25,8 @@ _GRANT: Final = frozenset({"rights", "models", "requests_per_second", "burst", "
 _MAX_FILE_BYTES: Final = 16 << 20
 
 
-class AuthConfigError(ValueError):
+class AuthConfigError(FileError):
     """Raised if the configuration file cannot be used. `errors` has one line for each reason."""
-
-    def __init__(self, errors: list[str]) -> None:
-        super().__init__("; ".join(errors))
-        self.errors = errors
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,9 @@ _READS: Final = frozenset(
 # Responses for the whole mesh, whose cost depends on the size of the mesh.
 _WHOLE_MESH_CALLS: Final = frozenset({_STATISTICS, "RepositoryIndex"})
 # These calls may be repeated, because each sets the state that it names.
-_CHANGES: Final = frozenset({_LOAD, "RepositoryModelUnload", "TraceSetting", "LogSettings"})
+_CHANGES: Final = frozenset(
+    {_LOAD, "RepositoryModelUnload", "TraceSetting", "LogSettings", "ModelTraffic"}
+)
 
 
 class Control:

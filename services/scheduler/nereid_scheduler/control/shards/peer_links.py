@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nereid.core.methods import PEER_PATH
+from nereid.core.traffic.messages import traffic_of, write_traffic
+from nereid.core.traffic.rollout_plan import read_rollout
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import accept_link, dial_link
 from nereid_scheduler.control.shards.members.membership import Peer
+from nereid_scheduler.core.models.traffic_table import TrafficSetting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -171,6 +175,7 @@ def peer_of(state: pb.PeerState) -> Peer:
         state.links,
         state.number,
         tuple(sorted(state.takeovers.items())),
+        tuple(map(_setting_of, state.traffic)),
     )
 
 
@@ -189,4 +194,16 @@ def state_of(peer: Peer) -> pb.PeerState:
     )
     for ensemble, models in peer.compositions:
         state.compositions.add(ensemble=ensemble, models=models)
+    for model, setting in peer.traffic:
+        message = state.traffic.add(model=model, set_ns=setting.set_ns)
+        if setting.traffic is not None:
+            write_traffic(setting.traffic, message.traffic)
+        if setting.rollout is not None:
+            message.rollout = json.dumps(setting.rollout.document())
     return state
+
+
+def _setting_of(message: pb.TrafficSetting) -> tuple[str, TrafficSetting]:
+    traffic = traffic_of(message.traffic) if message.HasField("traffic") else None
+    rollout = read_rollout(json.loads(message.rollout)) if message.rollout else None
+    return message.model, TrafficSetting(traffic, message.set_ns, rollout)

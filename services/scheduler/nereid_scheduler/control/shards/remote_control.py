@@ -62,6 +62,8 @@ _ONE_MODEL: Final = {
     SCHEDULER + "ModelMetadata": _OneModel(kserve_pb2.ModelMetadataRequest, "name"),
     SCHEDULER + "ModelConfig": _OneModel(kserve_pb2.ModelConfigRequest, "name"),
     _UNLOAD: _OneModel(kserve_pb2.RepositoryModelUnloadRequest, "model_name"),
+    SCHEDULER + "ModelTraffic": _OneModel(nereid_pb.ModelTrafficRequest, "model"),
+    SCHEDULER + "ModelRollout": _OneModel(nereid_pb.ModelRolloutRequest, "model"),
 }
 
 

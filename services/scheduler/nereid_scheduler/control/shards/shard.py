@@ -18,13 +18,14 @@ from nereid_scheduler.control.shards.members.membership import NameInUseError, P
 from nereid_scheduler.control.shards.peer_links import PeerLinks, PeerStream, state_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from nereid.config.recovery import RecoveryTimes
     from nereid.rpc import Call, Channel
     from nereid.rpc.net.scheduler_addresses import AddressSpec
     from nereid_scheduler.control.shards.members.membership import Change, Membership
     from nereid_scheduler.control.shards.members.ownership import OwnedModels
+    from nereid_scheduler.core.models.traffic_table import TrafficSetting
 
 _log = logging.getLogger(__name__)
 
@@ -66,6 +67,16 @@ class ShardModels(Protocol):
         """
 
 
+class SharedTraffic(Protocol):
+    """Traffic of all models as calls have set it. Each scheduler knows it."""
+
+    def shared(self) -> tuple[tuple[str, TrafficSetting], ...]:
+        """Return all settings, by the models' plain names."""
+
+    def merge(self, settings: Mapping[str, TrafficSetting]) -> None:
+        """Apply a peer's settings, unless later ones are known."""
+
+
 class Shard:
     """A member of a mesh with several schedulers. Create it inside its event loop."""
 
@@ -74,6 +85,7 @@ class Shard:
         membership: Membership,
         owned: OwnedModels,
         models: ShardModels,
+        traffic: SharedTraffic,
         addresses: Iterable[AddressSpec],
         open_channel: Callable[[str], Channel],
         send_notice: Callable[[Ownership], None],
@@ -85,6 +97,7 @@ class Shard:
         self.membership = membership
         self.owned = owned
         self.models = models
+        self._traffic = traffic
         self.links = PeerLinks(open_channel, self)
         self._addresses = list(addresses)
         self._send_notice = send_notice
@@ -192,7 +205,13 @@ class Shard:
 
     def _send_state(self) -> None:
         membership = self.membership
-        peer = Peer(membership.name, membership.incarnation, membership.epoch, membership.leaving)
+        peer = Peer(
+            membership.name,
+            membership.incarnation,
+            membership.epoch,
+            membership.leaving,
+            traffic=self._traffic.shared(),
+        )
         if self.changes.started:
             served = self.models.served()
             peer = peer._replace(
@@ -219,6 +238,8 @@ class Shard:
                 peer.name,
             )
             return
+        # Before models move: their traffic must be known when their requests come.
+        self._traffic.merge(dict(peer.traffic))
         self._on_change(change)
 
     def on_peer_lost(self, stream: PeerStream) -> None:

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from nereid_scheduler.placement.executors.sessions import PlacedInstance
     from nereid_scheduler.placement.models.catalogue import ServedVersion
     from nereid_scheduler.placement.models.config_completion import CompletionRules
+    from nereid_scheduler.placement.models.ensemble_lifecycle import Ensembles
     from nereid_scheduler.versions.caching.cache_client import CacheClient
-    from nereid_scheduler.versions.ensembles.ensemble_dispatcher import FindModel
     from nereid_scheduler.versions.queue_limits import QueueLimits
     from nereid_scheduler.versions.tracing.traces import Traces
     from nereid_scheduler.versions.waits.nested_calls import NestedCalls
@@ -96,7 +96,7 @@ class LoadRules:
         self,
         served: ServedVersion,
         described: pb.Described | None,
-        find_model: FindModel,
+        ensembles: Ensembles,
         nested_calls: NestedCalls,
     ) -> ModelVersion:
         """Return a version's queue, once its configuration is complete.
@@ -125,7 +125,8 @@ class LoadRules:
                 labels = read_labels(config.proto, Path(served.path).parent)
             make_dispatcher = partial(
                 EnsembleDispatcher,
-                find_model=find_model,
+                find_model=ensembles.find_model,
+                find_choice=ensembles.find_choice,
                 nested_calls=nested_calls,
                 labels=labels,
             )

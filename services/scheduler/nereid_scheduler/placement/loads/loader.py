@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.placement.executors.sessions import Session
     from nereid_scheduler.placement.loads.load_rules import LoadRules
     from nereid_scheduler.placement.models.catalogue import ServedVersion
+    from nereid_scheduler.placement.models.ensemble_lifecycle import Ensembles
     from nereid_scheduler.versions.model_version import ModelVersion
 
 _log = logging.getLogger(__name__)
@@ -199,6 +200,11 @@ class Loader:
             runtime.close()
             if keep:
                 self._on_handed_over(served, runtime)
+
+    @property
+    def ensembles(self) -> Ensembles:
+        """Ensembles in service."""
+        return self._lives.ensembles
 
     @property
     def sessions(self) -> Collection[Session]:

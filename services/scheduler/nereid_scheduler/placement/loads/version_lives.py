@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from nereid.core.errors import Unavailable
+from nereid.model_config.batching_fields import TRAFFIC
 from nereid.model_config.remedies import with_remedy
 from nereid_scheduler.core.models.desired_models import NO_CAUSE
 from nereid_scheduler.core.models.lifecycle import LoadStatus, VersionState, reason_of
@@ -35,6 +36,7 @@ class VersionLives:
         is_updating: Callable[[ServedVersion], bool],
         record_event: RecordEvent,
     ) -> None:
+        self._catalogue = catalogue
         self._on_change = on_change
         self._is_updating = is_updating
         self._record_event = record_event
@@ -48,6 +50,8 @@ class VersionLives:
     def add(self, served: ServedVersion) -> None:
         """Begin a version's load."""
         self.versions[served] = None
+        if TRAFFIC in served.draft.parameters:
+            self._catalogue.configured_traffic.add(served.name)
         self.apply_event(served, served.life.await_executor)
 
     def remove(self, served: ServedVersion) -> None:

@@ -115,7 +115,7 @@ class VersionLoads:
         """Complete the configuration and create the version's queue for requests."""
         try:
             served.runtime = self._rules.create_runtime(
-                served, described, self._lives.ensembles.find_model, self._nested_calls
+                served, described, self._lives.ensembles, self._nested_calls
             )
         except NereidError as error:
             self._lives.refuse(served, error)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.core.c_integers import parse_c_integer
 from nereid.core.errors import InvalidArgument, NereidError, NotFound, Unavailable
-from nereid.model_config.batching_fields import runs_at_most_once
+from nereid.model_config.batching_fields import configured_traffic, runs_at_most_once
 from nereid.object_store.plans.urls import is_store_url
 from nereid_scheduler.core.models.dependencies import (
     plain_name,
@@ -19,14 +21,17 @@ from nereid_scheduler.core.models.desired_models import NO_CAUSE, DesiredModels
 from nereid_scheduler.core.models.lifecycle import VersionLife, VersionState
 from nereid_scheduler.core.models.revision import revision_of
 from nereid_scheduler.core.models.text_files import NO_TEXT_FILES, TextFiles
+from nereid_scheduler.core.models.traffic_table import TrafficTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from nereid.core.traffic.weights import Traffic
     from nereid.pb import model_config_pb2 as config_pb
     from nereid_scheduler.core.models.desired_models import Cause
     from nereid_scheduler.core.models.on_demand_models import OnDemandModel
     from nereid_scheduler.core.models.overrides import OverrideDirectory
+    from nereid_scheduler.core.models.traffic_table import FoundTraffic
     from nereid_scheduler.versions.instance_pool import InstancePool
     from nereid_scheduler.versions.model_version import ModelVersion
 
@@ -173,9 +178,10 @@ class ServedModel:
 
 @dataclass(slots=True)
 class Ready:
-    """The version executes requests."""
+    """The version executes requests. is_chosen: for this request alone, by the model's traffic."""
 
     served: ServedVersion
+    is_chosen: bool = False
 
 
 @dataclass(slots=True)
@@ -216,8 +222,13 @@ class Catalogue:
     """All models by name. A plain name that exists in several namespaces is ambiguous."""
 
     def __init__(
-        self, models: Iterable[ServedModel] = (), desired: DesiredModels | None = None
+        self,
+        models: Iterable[ServedModel] = (),
+        desired: DesiredModels | None = None,
     ) -> None:
+        self.traffic = TrafficTable(time.monotonic)
+        # Models with a version whose configuration has traffic, by qualified names.
+        self.configured_traffic: set[str] = set()
         self._models: dict[str, ServedModel] = {}
         # Key: a plain name. Value: the qualified names, as keys.
         self._namespaced: dict[str, dict[str, None]] = {}
@@ -294,6 +305,39 @@ class Catalogue:
                 return OnDemand(error, on_demand, is_pending)
         return Loading(error) if loads else Missing(error)
 
+    def find_traffic(self, name: str) -> FoundTraffic | None:
+        """Return a model's traffic; `None` if it has none, or clients' name is ambiguous."""
+        if not self.traffic and not self.configured_traffic:
+            return None
+        names = self.qualified_names(name)
+        if len(names) != 1:
+            return None
+        model = self._models.get(names[0], ServedModel(names[0]))
+        return self.traffic.find(model.plain_name, self._read_configured(model))
+
+    def models_with_traffic(self) -> Iterator[tuple[ServedModel, Traffic]]:
+        """Yield the models whose requests do not all go to the latest version."""
+        for name in sorted({*self.traffic.names(), *self.configured_traffic}):
+            found, model = self.find_traffic(name), self.only_model(name)
+            if found is not None and model is not None:
+                yield model, found.traffic
+
+    def only_model(self, name: str) -> ServedModel | None:
+        """Return the model that clients mean by a name; `None` if there is none, or several."""
+        names = self.qualified_names(name)
+        return self._models.get(names[0]) if len(names) == 1 else None
+
+    def _read_configured(self, model: ServedModel) -> Traffic | None:
+        if model.name not in self.configured_traffic:
+            return None
+        served = model.ready_version(LATEST)
+        if served is not None:
+            return served.ready_runtime.config.traffic
+        drafts = [each.draft for _, each in sorted(model.versions.items())]
+        with suppress(InvalidArgument):
+            return configured_traffic(drafts[-1]) if drafts else None
+        return None
+
     def require(self, name: str, version: str) -> ServedVersion:
         """Return the ready version that a request names, or the latest; raise NereidError."""
         found = self.resolve(name, version)
@@ -303,8 +347,7 @@ class Catalogue:
 
     def ready_versions(self, name: str) -> list[ServedVersion]:
         """Return the versions of a model that are ready, by number; none if it is ambiguous."""
-        names = self.qualified_names(name)
-        model = self._models.get(names[0]) if len(names) == 1 else None
+        model = self.only_model(name)
         return [] if model is None else model.ready_versions()
 
     def runs_at_most_once(self, name: str, version: str) -> bool:

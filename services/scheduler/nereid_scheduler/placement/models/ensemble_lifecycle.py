@@ -21,6 +21,7 @@ from nereid_scheduler.core.models.dependencies import is_ensemble, step_model, s
 from nereid_scheduler.core.models.lifecycle import UNLOADED, LoadStatus, VersionState
 from nereid_scheduler.core.models.revision import revision_of
 from nereid_scheduler.placement.models.catalogue import LATEST
+from nereid_scheduler.placement.models.traffic_split import find_split
 from nereid_scheduler.versions.ensembles.ensemble_dispatcher import EnsembleDispatcher
 from nereid_scheduler.versions.ensembles.graphs.step_validation import check_steps
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from nereid_scheduler.placement.models.catalogue import Catalogue, ServedModel, ServedVersion
+    from nereid_scheduler.versions.ensembles.ensemble_dispatcher import ChooseModel
     from nereid_scheduler.versions.ensembles.graphs.graph import Step
     from nereid_scheduler.versions.model_version import ModelVersion
 
@@ -90,6 +92,20 @@ class Ensembles:
             return max(ready or running, key=lambda served: served.number).ready_runtime
         version = str(step.version) if step.version > 0 else ""
         return self._catalogue.require(step.model, version).ready_runtime
+
+    def find_choice(self, step: Step) -> ChooseModel | None:
+        """Return the choice for a step whose model has weights of traffic; `None` for others."""
+        if step.version > 0:
+            return None
+        # A step's request cannot wait for a version's first load.
+        split = find_split(self._catalogue, step.model, may_wait=False)
+        if split is None:
+            return None
+        return lambda request: split.choose(request).ready_runtime
+
+    def users_of(self, name: str) -> list[ServedVersion]:
+        """Return the ensembles with a step of this model."""
+        return list(self._users.get(name, ()))
 
     def _update_ensemble(self, served: ServedVersion) -> None:
         life, runtime = served.life, served.runtime

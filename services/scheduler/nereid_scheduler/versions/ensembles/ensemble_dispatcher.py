@@ -59,7 +59,7 @@ from nereid_scheduler.versions.reruns.resent_requests import may_have_run
 from nereid_scheduler.versions.waits.nested_calls import NO_NESTED_CALLS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
     from nereid.model_config import ModelConfig
     from nereid_scheduler.core.requests.entry import Batch, Entry
@@ -72,6 +72,10 @@ if TYPE_CHECKING:
 
     # Returns the version that runs a step now; raises NereidError if there is none.
     FindModel = Callable[[Step], ModelVersion]
+    # Chooses the version for a request's step; raises NereidError if there is none.
+    ChooseModel = Callable[[InferRequest], ModelVersion]
+    # Returns the choice for a step whose model has weights of traffic; `None` for other steps.
+    FindChoice = Callable[[Step], ChooseModel | None]
 
 _log = logging.getLogger(__name__)
 
@@ -98,12 +102,13 @@ class EnsembleDispatcher(Dispatcher):
         turns: Turns,
         *,
         find_model: FindModel,
+        find_choice: FindChoice = lambda _: None,
         nested_calls: NestedCalls = NO_NESTED_CALLS,
         labels: Mapping[str, tuple[str, ...]] | None = None,
         max_steps: int = _MAX_STEPS,
         max_heads: int = MAX_HEADS,
     ) -> None:
-        """find_model: returns the version that runs a step. labels: of the classes of an output."""
+        """Create a dispatcher without runs. labels: of the classes of an output."""
         self._requests = requests
         self._records = requests.records
         self._segments = RunSegments(requests.segment_owners)
@@ -115,10 +120,14 @@ class EnsembleDispatcher(Dispatcher):
         super().__init__(batcher, calls_other_models=True)
         requests.notify_ended(self._end_run)
         self._find_model = find_model
+        self._find_choice = find_choice
         self._nested_calls = nested_calls
         self._heads = EnsembleHeads(config, number, labels or {}, max_heads)
         self._max_heads = max_heads
         self._steps: BoundedCache[Step, StepHeads] = BoundedCache(max_steps)
+        # Steps whose model has weights of traffic: their choices, and the heads by version.
+        self._choices: BoundedCache[Step, ChooseModel] = BoundedCache(max_steps)
+        self._chosen: BoundedCache[tuple[Step, ModelVersion], StepHeads] = BoundedCache(max_steps)
         self._runs: dict[Entry, EnsembleRun] = {}
         # By the step's index. A step that no request has needed has none.
         self.step_times: dict[int, StepTimes] = {}
@@ -134,6 +143,8 @@ class EnsembleDispatcher(Dispatcher):
     def forget_models(self) -> None:
         """Forget the versions that run the steps, since they may have changed."""
         self._steps.clear()
+        self._choices.clear()
+        self._chosen.clear()
 
     def cancel_execution(self, entry: Entry) -> str:
         """Return the reason to count a request whose steps run as failed."""
@@ -166,6 +177,10 @@ class EnsembleDispatcher(Dispatcher):
     def sequences(self) -> tuple[int, int] | None:
         """No sequences: the models of its steps have them."""
         return None
+
+    def has_sequence(self, key: Hashable) -> bool:  # noqa: ARG002 - of Dispatcher
+        """Return False: the models of its steps have the sequences."""
+        return False
 
     def on_queued(self) -> None:
         """See to it that a request that was just queued gets its turn."""
@@ -210,12 +225,8 @@ class EnsembleDispatcher(Dispatcher):
             self._fail_run(run, Internal.code, INTERNAL_MESSAGE)
 
     def _submit_step(self, run: EnsembleRun, call: StepCall[Tensor]) -> None:
-        step, head = call.step, run.head
-        heads = self._steps.get(step)
-        if heads is None:
-            model = self._find_model(step)
-            heads = StepHeads(step, model, head.plan, head.classes, self._max_heads)
-            self._steps.remember(step, heads)
+        step = call.step
+        heads = self._steps.get(step) or self._find_heads(run, step)
         original = run.entry.request
         # A step of a decoupled ensemble may be called several times, so it has no fixed id.
         number = 0 if self._decoupled else step_request_id(original.id, step.index)
@@ -238,6 +249,7 @@ class EnsembleDispatcher(Dispatcher):
             accepts_many=True,
             sequence_owner=original.sequence_owner,
             wants_timings=original.wants_timings,
+            caller_key=original.caller_key,
         )
         if original.wants_timings:
             run.paths[call] = run.path
@@ -247,6 +259,21 @@ class EnsembleDispatcher(Dispatcher):
         if request.caller:
             # A model that has called the ensemble waits for the ensemble's steps.
             self._nested_calls.add_call(request, entry)
+
+    def _find_heads(self, run: EnsembleRun, step: Step) -> StepHeads:
+        head = run.head
+        choose = self._choices.get(step) or self._find_choice(step)
+        if choose is None:
+            model = self._find_model(step)
+            heads = StepHeads(step, model, head.plan, head.classes, self._max_heads)
+            return self._steps.remember(step, heads)
+        self._choices.remember(step, choose)
+        model = choose(run.entry.request)
+        known = self._chosen.get((step, model))
+        if known is not None:
+            return known
+        heads = StepHeads(step, model, head.plan, head.classes, self._max_heads)
+        return self._chosen.remember((step, model), heads)
 
     def _on_step_response(
         self, run: EnsembleRun, call: StepCall[Tensor], response: InferResponse
@@ -360,7 +387,8 @@ class EnsembleDispatcher(Dispatcher):
             self._fail_run(run, Unavailable.code, _TENSORS_LOST)
             return
         # The steps of one request are not kept, so check those of all requests.
-        if any(heads.model.config.at_most_once for heads in self._steps.values()):
+        steps = (*self._steps.values(), *self._chosen.values())
+        if any(heads.model.config.at_most_once for heads in steps):
             error = may_have_run(self._name, _TENSORS_LOST)
             self._fail_run(run, error.code, error.message, error.retry_after_ms)
             return

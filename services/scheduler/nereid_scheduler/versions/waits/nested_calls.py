@@ -60,13 +60,18 @@ class NestedCalls:
         self._sweep_at = _MIN_SWEEP
 
     def set_depth(self, request: InferRequest) -> None:
-        """Set a request's depth; raise InvalidArgument if models call each other without end."""
+        """Set a request's depth; raise InvalidArgument if models call each other without end.
+
+        A call for the only request of an instance gets its caller's key as well.
+        """
         placed = self._placed.get(request.caller)
         if placed is None:
             return
         # The instance may make the request for any of its entries.
         entries = placed.instance.batches.entries()
         request.depth = 1 + max((entry.request.depth for entry in entries), default=-1)
+        if len(entries) == 1:
+            request.caller_key = request.caller_key or entries[0].request.caller_key
         if request.depth > MAX_DEPTH:
             raise InvalidArgument(
                 f"more than {MAX_DEPTH} models wait for each other's responses: "

@@ -29,6 +29,7 @@ from nereid.core.wire.messages import (
     TracedTensor,
     TraceRule,
     TraceRules,
+    TrafficKeys,
     moved_response,
 )
 from nereid.pb import kserve_pb2
@@ -70,6 +71,7 @@ requests = st.builds(
     accepts_many=st.booleans(),
     wants_timings=st.booleans(),
     text_digest=st.binary(max_size=16),
+    caller_key=st.binary(max_size=16),
 )
 responses = st.one_of(
     st.builds(
@@ -269,6 +271,26 @@ def test_requests_keep_the_digest_of_their_texts(more: dict[str, Any]) -> None:
     ]
     back = codec.decode(codec.encode([*items]))
     assert [each.text_digest for each in back if isinstance(each, InferRequest)] == digests
+
+
+@pytest.mark.parametrize("more", [{}, {"text_digest": b"d" * 16}, {"priority": 1}])
+def test_requests_keep_the_keys_of_their_callers(more: dict[str, Any]) -> None:
+    codec = RequestCodec()
+    keys = [b"t" * 12, b"", b"t" * 4]
+    items = [
+        InferRequest(number, b"head", [b"x"], caller_key=key, **more)
+        for number, key in enumerate(keys, 1)
+    ]
+    back = codec.decode(codec.encode([*items]))
+    assert [each.caller_key for each in back if isinstance(each, InferRequest)] == keys
+
+
+def test_sources_of_keys_come_before_the_notice_after_which_gateways_send() -> None:
+    codec = ResponseCodec()
+    keys = TrafficKeys((("m", "principal"), ("n", "header:x")))
+    items: list[FromScheduler] = [keys, CachedModels(())]
+    assert codec.decode(codec.encode(items)) == items
+    assert codec.decode(codec.encode([TrafficKeys(())])) == [TrafficKeys(())]
 
 
 def test_changes_of_models_share_a_frame_with_responses() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nereid_gateway.guards.auth.reload import ConfigWatch, LoadedConfig, load_config
+from nereid_gateway.guards.auth.reload import LoadedConfig, load_config, watch_config
 from tests.support.waiting import until
 
 KEY = '[[keys]]\nname = "{}"\nsha256 = "{}"\nrights = ["inference"]\n'
@@ -26,7 +26,7 @@ class Site:
         self.path = path
         self.write("one")
         self.changes: asyncio.Queue[LoadedConfig] = asyncio.Queue()
-        self.watch = ConfigWatch(
+        self.watch = watch_config(
             str(path), load_config(str(path)), self.changes.put_nowait, interval_s=0.01
         )
 

@@ -3,18 +3,20 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 import pytest
 
 from nereid.config.recovery import RecoveryTimes
+from nereid.core.traffic.weights import make_traffic
 from nereid.core.wire.messages import Ownership
 from nereid.rpc import Handlers
 from nereid.rpc.net.scheduler_addresses import AddressSpec
 from nereid_scheduler.control.shards.members.membership import Membership, Peer
 from nereid_scheduler.control.shards.members.ownership import OwnedModels
-from nereid_scheduler.control.shards.peer_links import PeerStream
+from nereid_scheduler.control.shards.peer_links import PeerStream, peer_of, state_of
 from nereid_scheduler.control.shards.shard import Shard
+from nereid_scheduler.core.models.traffic_table import TrafficSetting
 from tests.support.rpc.local_channel import LocalChannel
 from tests.support.waiting import until
 
@@ -67,6 +69,20 @@ class Models:
         return await asyncio.wait_for(self.moves.get(), LIMIT_S)
 
 
+class Traffic:
+    """Settings that calls have made here, and those that came from peers."""
+
+    def __init__(self) -> None:
+        self.own: tuple[tuple[str, TrafficSetting], ...] = ()
+        self.merged: dict[str, TrafficSetting] = {}
+
+    def shared(self) -> tuple[tuple[str, TrafficSetting], ...]:
+        return self.own
+
+    def merge(self, settings: Mapping[str, TrafficSetting]) -> None:
+        self.merged |= settings
+
+
 class QuickTimes(RecoveryTimes):
     """Little is waited for; yet a loop that is late for a moment did not stand still."""
 
@@ -87,11 +103,13 @@ class World:
 
     def __init__(self, *addresses: str, times: RecoveryTimes = QUICK) -> None:
         self.models = Models()
+        self.traffic = Traffic()
         self.notices: list[Ownership] = []
         self.shard = Shard(
             Membership("a", 1),
             OwnedModels("a"),
             self.models,
+            self.traffic,
             map(AddressSpec, addresses),
             lambda _: LocalChannel(Handlers()),
             self.notices.append,
@@ -270,3 +288,14 @@ async def test_models_are_announced_again_for_requests_that_came_back(it: World)
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert len(it.notices) == count + 1
+
+
+async def test_traffic_that_calls_have_set_travels_before_models_move(it: World) -> None:
+    set_there = TrafficSetting(make_traffic({1: 9, 2: 1}, "principal"), 7)
+    cleared_here = TrafficSetting(None, 5)
+    it.traffic.own = (("m", cleared_here),)
+    it.peer(models=frozenset({"m"}), traffic=(("m", set_there),))
+    assert it.traffic.merged == {"m": set_there}
+    assert it.models.moves.empty()
+    sent = Peer("a", 1, traffic=(("m", cleared_here), ("n", set_there)))
+    assert peer_of(state_of(sent)) == sent

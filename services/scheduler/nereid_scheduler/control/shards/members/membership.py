@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping
 
+    from nereid_scheduler.core.models.traffic_table import TrafficSetting
+
 
 class Peer(NamedTuple):
     """The state that a scheduler announces (PeerState). All model names are qualified."""
@@ -36,6 +38,8 @@ class Peer(NamedTuple):
     number: int = 0
     # Incarnations of the lost schedulers whose models it has taken over, and its epoch since.
     takeovers: tuple[tuple[int, int], ...] = ()
+    # Traffic of models as calls have set it, by the models' plain names.
+    traffic: tuple[tuple[str, TrafficSetting], ...] = ()
 
     @property
     def is_member(self) -> bool:

@@ -32,7 +32,7 @@ _SUMMED: Final = frozenset(
     family.name
     for family in metrics.declared_families()
     if family in {metrics.HELD, metrics.LINKS, metrics.WAITING}
-    or ("model" in family.labels and family != metrics.LOAD_DURATION)
+    or ("model" in family.labels and family not in {metrics.LOAD_DURATION, metrics.TRAFFIC_WEIGHT})
 )
 # Start of a line of the page. A label has no line end, so it cannot contain this text.
 _LINK_PENDING: Final = f"\n{metrics.LINK_PENDING.name}{{".encode()

@@ -10,6 +10,7 @@ from nereid.core.wire.messages import (
     Ownership,
     TraceRule,
     TraceRules,
+    TrafficKeys,
 )
 from nereid.mesh_routing.several.table.notice_merge import NoticeMerge
 
@@ -77,3 +78,17 @@ def test_what_a_scheduler_counted_at_its_end_is_passed_on() -> None:
 
 def test_other_notices_are_not_its_business() -> None:
     assert NoticeMerge[str]().on_notice("a", Ownership("a", 1, ())) is None
+
+
+def test_sources_of_keys_are_those_of_all_and_a_lost_one_s_until_a_successor_has_others() -> None:
+    merge = NoticeMerge[str]()
+    merge.on_notice("a", TrafficKeys((("m", "principal"),)))
+    both = merge.on_notice("b", TrafficKeys((("n", "header:x"),)))
+    assert both == TrafficKeys((("m", "principal"), ("n", "header:x")))
+    merge.on_down("a")
+    assert merge.on_notice("b", TrafficKeys((("n", "header:y"),))) == TrafficKeys(
+        (("m", "principal"), ("n", "header:y"))
+    )
+    assert merge.on_notice("b", TrafficKeys((("m", "header:z"),))) == TrafficKeys(
+        (("m", "header:z"),)
+    )

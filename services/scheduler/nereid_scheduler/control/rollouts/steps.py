@@ -1,0 +1,198 @@
+"""The steps of a rollout as a machine: measurements in, the next state out.
+
+    state     event                                              next state
+    running   a rule is broken                                   back
+    running   all rules hold, and the step has lasted long       running, at the next step; done
+              enough                                             after the last one
+    running   pause                                              paused
+    paused    resume                                             running, measured anew
+    running,  abort                                              aborted
+    paused
+
+A rule is open while its interval overlaps the limit: the step waits for more requests. Rules are
+checked again when the requests have grown by a fifth, so that few looks multiply the doubt.
+"""
+
+# layout: covered, pure
+
+from __future__ import annotations
+
+from dataclasses import replace
+from enum import Enum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from nereid.core.traffic.rollout_plan import BACK, DONE, RUNNING
+from nereid.core.traffic.rollout_rules import DIFFERENCE, ERRORS
+from nereid_scheduler.control.rollouts.intervals import (
+    quantile_between,
+    share_at_least,
+    share_at_most,
+)
+from nereid_scheduler.core.measurements.fine_durations import BUCKETS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nereid.core.traffic.rollout_plan import Rollout
+    from nereid.core.traffic.rollout_rules import Rule
+
+# One-sided, for one look: to go back wrongly may happen once in a million, and to go on needs less.
+_ALARM_DOUBT: Final = 1e-6
+_PASS_DOUBT: Final = 0.05
+_FIRST_LOOK: Final = 20
+_GROWTH: Final = 1.2
+_MIN_COMPARED: Final = 100
+
+
+class Window(NamedTuple):
+    """Requests of versions that have ended, the failed ones, and durations by bucket."""
+
+    requests: int
+    failures: int
+    durations: Sequence[int]
+
+    def since(self, before: Window) -> Window:
+        """Return what came after `before`."""
+        durations = [now - then for now, then in zip(self.durations, before.durations, strict=True)]
+        return Window(self.requests - before.requests, self.failures - before.failures, durations)
+
+
+NO_REQUESTS: Final = Window(0, 0, (0,) * BUCKETS)
+
+
+class Difference(NamedTuple):
+    """How much the responses of a shadow differ: the mean of so many compared requests."""
+
+    value: float
+    compared: int
+
+
+class Standing(Enum):
+    """How a rule stands."""
+
+    HOLDS = "holds"
+    BROKEN = "broken"
+    OPEN = "open"
+
+
+class Checked(NamedTuple):
+    """A rule with its standing, and the figures for people."""
+
+    rule: Rule
+    standing: Standing
+    figures: str
+
+
+class StepWatch:
+    """Measurements of one step, since it began or was resumed."""
+
+    def __init__(self, now_s: float, new: Window, old: Window, reference: Window) -> None:
+        """Begin with the counts so far.
+
+        reference: of the versions in service at the step before, for a step without them.
+        """
+        self.begun_s = now_s
+        self._new, self._old = new, old
+        self._reference = reference
+        self._next_look = _FIRST_LOOK
+        self.checked: list[Checked] = []
+
+    @property
+    def has_reference(self) -> bool:
+        """True if there are requests of the step before to compare with."""
+        return self._reference.requests > 0
+
+    def reference(self, old: Window) -> Window:
+        """Return the window with which the version is compared now."""
+        window = old.since(self._old)
+        return window if window.requests >= self._reference.requests else self._reference
+
+    def check(
+        self, rules: Sequence[Rule], new: Window, old: Window, difference: Difference | None
+    ) -> list[Checked]:
+        """Return how the rules stand, as of the last look or now."""
+        window = new.since(self._new)
+        if window.requests >= self._next_look:
+            self._next_look = int(window.requests * _GROWTH) + 1
+            reference = self.reference(old)
+            self.checked = [_check(rule, window, reference, difference) for rule in rules]
+        return self.checked
+
+
+def next_state(rollout: Rollout, checked: Sequence[Checked], elapsed_s: float) -> Rollout:
+    """Return the rollout after a look; the same one if it waits."""
+    if rollout.state != RUNNING:
+        return rollout
+    broken = [each for each in checked if each.standing is Standing.BROKEN]
+    if broken:
+        reasons = "; ".join(f"{each.rule.text} is broken: {each.figures}" for each in broken)
+        return replace(rollout, state=BACK, reason=f"at {rollout.percent}%: {reasons}")
+    holds = bool(checked) and all(each.standing is Standing.HOLDS for each in checked)
+    if not holds or elapsed_s < rollout.every_s:
+        return rollout
+    if rollout.step + 1 < len(rollout.steps):
+        return replace(rollout, step=rollout.step + 1)
+    return replace(rollout, state=DONE, reason="all rules held at every step")
+
+
+def _check(rule: Rule, new: Window, old: Window, difference: Difference | None) -> Checked:
+    if rule.metric == ERRORS:
+        return _check_errors(rule, new, old)
+    if rule.metric == DIFFERENCE:
+        return _check_difference(rule, difference)
+    return _check_quantile(rule, new, old)
+
+
+def _check_errors(rule: Rule, new: Window, old: Window) -> Checked:
+    def at_least(window: Window, doubt: float) -> float:
+        return share_at_least(window.failures, window.requests, doubt)
+
+    def at_most(window: Window, doubt: float) -> float:
+        return share_at_most(window.failures, window.requests, doubt)
+
+    standing = Standing.OPEN
+    if at_least(new, _ALARM_DOUBT) - at_most(old, _ALARM_DOUBT) >= rule.limit:
+        standing = Standing.BROKEN
+    elif at_most(new, _PASS_DOUBT) - at_least(old, _PASS_DOUBT) < rule.limit:
+        standing = Standing.HOLDS
+    figures = (
+        f"{new.failures} of {new.requests} requests have failed, {old.failures} of {old.requests}"
+        " of the versions in service"
+    )
+    return Checked(rule, standing, figures)
+
+
+def _check_quantile(rule: Rule, new: Window, old: Window) -> Checked:
+    def limits(doubt: float) -> tuple[float, float, float, float]:
+        lower, upper = quantile_between(new.durations, rule.quantile, doubt)
+        if rule.unit == "ms":
+            return lower, upper, rule.limit * 1e6, rule.limit * 1e6
+        below, above = quantile_between(old.durations, rule.quantile, doubt)
+        return lower, upper, below * rule.limit, above * rule.limit
+
+    lower, _, _, above = limits(_ALARM_DOUBT)
+    standing = Standing.OPEN
+    if lower >= above:
+        standing = Standing.BROKEN
+    else:
+        _, upper, below, _ = limits(_PASS_DOUBT)
+        if upper < below:
+            standing = Standing.HOLDS
+    lower, upper = quantile_between(new.durations, rule.quantile, _PASS_DOUBT)
+    figures = f"{rule.metric} is {_span(lower, upper)} in {new.requests} requests"
+    if rule.unit != "ms":
+        lower, upper = quantile_between(old.durations, rule.quantile, _PASS_DOUBT)
+        figures += f", {_span(lower, upper)} in {old.requests} of the versions in service"
+    return Checked(rule, standing, figures)
+
+
+def _span(lower_ns: float, upper_ns: float) -> str:
+    return f"{lower_ns / 1e6:.3g} to {upper_ns / 1e6:.3g} ms"
+
+
+def _check_difference(rule: Rule, difference: Difference | None) -> Checked:
+    if difference is None or difference.compared < _MIN_COMPARED:
+        return Checked(rule, Standing.OPEN, "too few responses are compared")
+    standing = Standing.HOLDS if difference.value < rule.limit else Standing.BROKEN
+    figures = f"{difference.value:.3g} in {difference.compared} compared responses"
+    return Checked(rule, standing, figures)

@@ -1,0 +1,190 @@
+"""Traffic of models as operators set it: applies it, records it, and announces sources of keys."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from nereid.core.errors import InvalidArgument, NotFound
+from nereid.core.wire.messages import TrafficKeys
+from nereid_scheduler.core.models.dependencies import plain_name
+from nereid_scheduler.core.models.traffic_table import read_setting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from nereid.core.traffic.rollout_plan import Rollout
+    from nereid.core.traffic.weights import Traffic
+    from nereid.timeline.recorder import RecordEvent
+    from nereid_scheduler.control.state.setting_records import SettingRecords
+    from nereid_scheduler.core.models.traffic_table import FoundTraffic, TrafficSetting
+    from nereid_scheduler.placement.models.catalogue import Catalogue
+    from nereid_scheduler.placement.models.ensemble_lifecycle import Ensembles
+
+_log = logging.getLogger(__name__)
+
+# Start of the key of a record in the state; the model's name follows.
+_PREFIX: Final = "traffic/"
+
+
+class ModelTraffic:
+    """Settings of models' traffic at one scheduler."""
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        ensembles: Ensembles,
+        records: SettingRecords,
+        on_change: Callable[[], None],
+        record_event: RecordEvent,
+    ) -> None:
+        """on_change: called after the traffic of a model has changed."""
+        self._catalogue = catalogue
+        self._table = catalogue.traffic
+        self._ensembles = ensembles
+        self._records = records
+        self._on_change = on_change
+        self._record_event = record_event
+        # Traffic by plain name, as it was when keys were last announced.
+        self._announced: dict[str, Traffic] = {}
+        self._keys = TrafficKeys(())
+
+    @property
+    def keys(self) -> TrafficKeys:
+        """Notice of the models whose callers' keys only gateways know, as last announced."""
+        return self._keys
+
+    def find(self, name: str) -> FoundTraffic | None:
+        """Return a model's traffic, or `None`; raise NotFound for an unknown model."""
+        found = self._catalogue.find_traffic(name)
+        if found is None and self._catalogue.only_model(name) is None:
+            raise NotFound(f"Request for unknown model: '{name}' is not found")
+        return found
+
+    def rollout(self, name: str) -> Rollout | None:
+        """Return the last rollout of a model, unless a call has set its traffic since."""
+        setting = self._table.settings.get(name)
+        return None if setting is None else setting.rollout
+
+    def rollouts(self) -> list[tuple[str, Rollout]]:
+        """Return all rollouts, by the models' names."""
+        return [
+            (name, setting.rollout)
+            for name, setting in self._table.settings.items()
+            if setting.rollout is not None
+        ]
+
+    def check_file(self, name: str) -> None:
+        """Raise InvalidArgument if the file of --traffic-file has the model."""
+        if name in self._table.file:
+            raise InvalidArgument(
+                f"the traffic of model '{name}' is in the file of --traffic-file: change it there"
+            )
+
+    def check_no_rollout(self, name: str) -> None:
+        """Raise InvalidArgument if a rollout of the model is not over."""
+        known = self.rollout(name)
+        if known is not None and not known.is_over:
+            raise InvalidArgument(
+                f"the rollout of model '{name}' to version {known.to} is {known.state}: abort it"
+                " first"
+            )
+
+    async def set(
+        self,
+        name: str,
+        traffic: Traffic | None,
+        principal: str = "",
+        rollout: Rollout | None = None,
+    ) -> None:
+        """Set a model's traffic, or clear what was set; return once that is recorded.
+
+        rollout: the one that sets it. Raises InvalidArgument if the file of --traffic-file has the
+        model or a rollout of it is not over, NotFound for an unknown model.
+        """
+        self.find(name)
+        self.check_file(name)
+        if rollout is None:
+            self.check_no_rollout(name)
+        setting = self._table.next_setting(name, traffic, time.time_ns(), rollout)
+        self._table.apply(name, setting)
+        shown = "cleared" if traffic is None else str(traffic)
+        _log.info("traffic of model '%s' is set: %s", name, shown)
+        self._record_event("traffic", f"'{name}'", shown, model=name, principal=principal)
+        self._apply(name)
+        await self._records.record(_PREFIX + name, setting.document())
+
+    def restore(self, documents: Mapping[str, Mapping[str, Any]]) -> None:
+        """Apply what calls had set before the scheduler's start, from the records."""
+        for key in documents:
+            if key.startswith(_PREFIX):
+                self._records.apply(documents, key, self._restore(key.removeprefix(_PREFIX)))
+
+    def _restore(self, name: str) -> Callable[[Mapping[str, Any]], object]:
+        return lambda document: self.merge({name: read_setting(document)})
+
+    def shared(self) -> tuple[tuple[str, TrafficSetting], ...]:
+        """Return what calls have set, for the other schedulers of the mesh."""
+        return tuple(sorted(self._table.settings.items()))
+
+    def merge(self, settings: Mapping[str, TrafficSetting]) -> None:
+        """Apply settings that come from elsewhere, unless later ones are known."""
+        for name, setting in settings.items():
+            if self._table.apply(name, setting):
+                self._apply(name)
+
+    def set_file(self, file: Mapping[str, Traffic]) -> None:
+        """Set the traffic that the file of --traffic-file has."""
+        before, self._table.file = self._table.file, file
+        for name in before.keys() | file.keys():
+            if before.get(name) != file.get(name):
+                shown = str(file.get(name, "not in the file any more"))
+                _log.info("traffic of model '%s' is read from the file: %s", name, shown)
+                self._record_event("traffic", f"'{name}'", shown, model=name, cause="file")
+                self._apply(name)
+
+    def refresh(self) -> TrafficKeys | None:
+        """Return the notice for gateways if it has changed since the last call."""
+        present = dict(self._read_all())
+        for name, traffic in present.items():
+            known = self._announced.get(name)
+            if traffic.is_keyed_by_gateway and (known is None or known.by != traffic.by):
+                self._table.remember_before(name, known)
+        self._announced = present
+        keys = TrafficKeys(tuple(sorted(self._find_sources(present).items())))
+        if keys == self._keys:
+            return None
+        self._keys = keys
+        return keys
+
+    def _apply(self, name: str) -> None:
+        for qualified in self._catalogue.qualified_names(name):
+            self._ensembles.on_model_changed(qualified)
+        self._on_change()
+
+    def _read_all(self) -> Iterator[tuple[str, Traffic]]:
+        names = set(self._table.names())
+        for qualified in self._catalogue.configured_traffic:
+            model = self._catalogue.model(qualified)
+            if model is not None:
+                names.add(plain_name(qualified, model.namespace))
+        for name in names:
+            found = self._catalogue.find_traffic(name)
+            if found is not None:
+                yield name, found.traffic
+
+    def _find_sources(self, present: Mapping[str, Traffic]) -> dict[str, str]:
+        """Return the sources of keys, also for ensembles: their steps get the request's key."""
+        sources = {
+            name: traffic.by for name, traffic in present.items() if traffic.is_keyed_by_gateway
+        }
+        pending = list(sources)
+        while pending:
+            name = pending.pop()
+            for qualified in self._catalogue.qualified_names(name):
+                for served in self._ensembles.users_of(qualified):
+                    if served.plain_name not in sources:
+                        sources[served.plain_name] = sources[name]
+                        pending.append(served.plain_name)
+        return sources

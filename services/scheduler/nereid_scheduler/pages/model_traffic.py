@@ -1,0 +1,69 @@
+"""RPC that shows and sets how a model's requests are divided among its versions."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from nereid.core.errors import InvalidArgument
+from nereid.core.methods import SCHEDULER
+from nereid.core.traffic.messages import traffic_of, write_traffic
+from nereid.core.traffic.weights import unique_members
+from nereid.pb import nereid_pb2 as pb
+from nereid_scheduler.pages.control import control_handler
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+    from nereid_scheduler.control.rollouts.rollouts import Rollouts
+    from nereid_scheduler.control.shards.remote_control import Respond
+    from nereid_scheduler.control.sources.model_traffic import ModelTraffic
+
+
+_BEGIN: Final = "begin"
+
+
+def traffic_handlers(traffic: ModelTraffic) -> dict[str, Respond]:
+    """Return the handler of ModelTraffic by its path."""
+
+    async def respond(request: pb.ModelTrafficRequest) -> Message:
+        if request.clear:
+            await traffic.set(request.model, None, request.principal)
+        elif request.HasField("traffic"):
+            try:
+                wanted = traffic_of(request.traffic)
+            except ValueError as error:
+                raise InvalidArgument(f"traffic of model '{request.model}': {error}") from None
+            await traffic.set(request.model, wanted, request.principal)
+        found = traffic.find(request.model)
+        response = pb.ModelTrafficResponse()
+        if found is not None:
+            write_traffic(found.traffic, response.traffic)
+            response.source = found.source
+        return response
+
+    return {SCHEDULER + "ModelTraffic": control_handler(pb.ModelTrafficRequest, respond)}
+
+
+def rollout_handlers(rollouts: Rollouts) -> dict[str, Respond]:
+    """Return the handler of ModelRollout by its path."""
+
+    async def respond(request: pb.ModelRolloutRequest) -> Message:
+        if request.action == _BEGIN:
+            await rollouts.begin(request.model, _parse_plan(request.plan), request.principal)
+        elif request.action:
+            await rollouts.act(request.model, request.action, request.principal)
+        document = rollouts.describe(request.model)
+        return pb.ModelRolloutResponse(document=json.dumps(document))
+
+    return {SCHEDULER + "ModelRollout": control_handler(pb.ModelRolloutRequest, respond)}
+
+
+def _parse_plan(text: str) -> dict[str, Any]:
+    try:
+        plan = json.loads(text, object_pairs_hook=unique_members)
+    except (ValueError, RecursionError):
+        plan = None
+    if not isinstance(plan, dict):
+        raise InvalidArgument("expected a rollout as a JSON object")
+    return plan
