@@ -1,10 +1,11 @@
-"""RPC that shows and sets how a model's requests are divided among its versions."""
+"""RPCs that show and set how a model's requests are divided, and what gets copies of them."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from nereid.comparison.shadow import parse_shadow
 from nereid.core.errors import InvalidArgument
 from nereid.core.methods import SCHEDULER
 from nereid.core.traffic.messages import traffic_of, write_traffic
@@ -35,8 +36,19 @@ def traffic_handlers(traffic: ModelTraffic) -> dict[str, Respond]:
             except ValueError as error:
                 raise InvalidArgument(f"traffic of model '{request.model}': {error}") from None
             await traffic.set(request.model, wanted, request.principal)
+        if request.clear_shadow:
+            await traffic.set_shadow(request.model, None, request.principal)
+        elif request.shadow:
+            try:
+                shadow = parse_shadow(request.shadow)
+            except ValueError as error:
+                raise InvalidArgument(f"shadow of model '{request.model}': {error}") from None
+            await traffic.set_shadow(request.model, shadow, request.principal)
         found = traffic.find(request.model)
         response = pb.ModelTrafficResponse()
+        known = traffic.shadow(request.model)
+        if known is not None:
+            response.shadow = known.text()
         if found is not None:
             write_traffic(found.traffic, response.traffic)
             response.source = found.source
