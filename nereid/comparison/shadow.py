@@ -86,16 +86,15 @@ def read_shadow(document: object) -> Shadow:
         raise ValueError(f"expected an object with to and, optionally, {_optional()}")
     shadow = Shadow(**{"to": "", **document})
     _check_target(shadow)
-    if not _is_number(shadow.percent) or not 0 < shadow.percent <= 100:  # noqa: PLR2004
+    if not _is_number(shadow.percent) or not 0 < shadow.percent <= 100:
         raise ValueError("expected percent to be a number above 0, at most 100")
     if not _is_number(shadow.timeout_s) or not 0 < shadow.timeout_s <= _MAX_TIMEOUT_S:
         raise ValueError(f"expected timeout_s to be above 0, at most {_MAX_TIMEOUT_S:g}")
     if shadow.keep_inputs not in KEEP:
         raise ValueError(f"expected keep_inputs to be {', '.join(KEEP)}")
-    if not isinstance(shadow.rules, str):
-        raise ValueError("expected rules to be a text, such as 'scores: top-k=5'")
     try:
-        parse_tensor_rules(shadow.rules)
+        # Another type is no text of a rule either.
+        parse_tensor_rules(shadow.rules if isinstance(shadow.rules, str) else "?")
     except InvalidArgument as error:
         raise ValueError(error.message) from None
     return shadow

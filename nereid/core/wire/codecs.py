@@ -19,8 +19,8 @@ from nereid.core.wire.messages import (
     InferResponse,
     LastCounts,
     LogRules,
-    ModelShadows,
     ModelsChanged,
+    ModelShadows,
     MovedResponse,
     Ownership,
     Release,
@@ -474,9 +474,8 @@ def _write_request(item: InferRequest, message: pb.InferRequest, now: float) -> 
         message.caller_key = item.caller_key
     if item.caller:
         message.caller = item.caller
-    if item.is_shadow:
-        message.is_shadow = True
     if item.accepts_many or item.resent or item.wants_timings:
+        message.is_shadow = item.is_shadow
         message.accepts_many, message.resent = item.accepts_many, item.resent
         message.timings = item.wants_timings
 

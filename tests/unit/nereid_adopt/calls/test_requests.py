@@ -78,7 +78,9 @@ def test_the_model_is_read_from_the_first_field_or_anywhere() -> None:
     assert model_of(request().SerializeToString()) == "m"
     long = kserve_pb2.ModelInferRequest(model_name="m" * 200).SerializeToString()
     assert model_of(long) == "m" * 200
-    second = kserve_pb2.ModelInferRequest(id="1").SerializeToString() + request().SerializeToString()
+    second = (
+        kserve_pb2.ModelInferRequest(id="1").SerializeToString() + request().SerializeToString()
+    )
     assert model_of(second) == "m"
     assert model_of(b"\xff") == ""
     assert model_of(b"") == ""
