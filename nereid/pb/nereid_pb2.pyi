@@ -246,30 +246,48 @@ class Traffic(_message.Message):
     def __init__(self, weights: _Optional[_Mapping[int, int]] = ..., by: _Optional[str] = ...) -> None: ...
 
 class ModelTrafficRequest(_message.Message):
-    __slots__ = ("model", "traffic", "clear", "principal", "shadow", "clear_shadow")
+    __slots__ = ("model", "traffic", "clear", "principal", "shadow", "clear_shadow", "counts")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TRAFFIC_FIELD_NUMBER: _ClassVar[int]
     CLEAR_FIELD_NUMBER: _ClassVar[int]
     PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
     SHADOW_FIELD_NUMBER: _ClassVar[int]
     CLEAR_SHADOW_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
     model: str
     traffic: Traffic
     clear: bool
     principal: str
     shadow: str
     clear_shadow: bool
-    def __init__(self, model: _Optional[str] = ..., traffic: _Optional[_Union[Traffic, _Mapping]] = ..., clear: bool = ..., principal: _Optional[str] = ..., shadow: _Optional[str] = ..., clear_shadow: bool = ...) -> None: ...
+    counts: ShadowCounts
+    def __init__(self, model: _Optional[str] = ..., traffic: _Optional[_Union[Traffic, _Mapping]] = ..., clear: bool = ..., principal: _Optional[str] = ..., shadow: _Optional[str] = ..., clear_shadow: bool = ..., counts: _Optional[_Union[ShadowCounts, _Mapping]] = ...) -> None: ...
+
+class ShadowCounts(_message.Message):
+    __slots__ = ("gateway", "shadow", "compared", "differing")
+    GATEWAY_FIELD_NUMBER: _ClassVar[int]
+    SHADOW_FIELD_NUMBER: _ClassVar[int]
+    COMPARED_FIELD_NUMBER: _ClassVar[int]
+    DIFFERING_FIELD_NUMBER: _ClassVar[int]
+    gateway: int
+    shadow: str
+    compared: int
+    differing: int
+    def __init__(self, gateway: _Optional[int] = ..., shadow: _Optional[str] = ..., compared: _Optional[int] = ..., differing: _Optional[int] = ...) -> None: ...
 
 class ModelTrafficResponse(_message.Message):
-    __slots__ = ("traffic", "source", "shadow")
+    __slots__ = ("traffic", "source", "shadow", "compared", "differing")
     TRAFFIC_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     SHADOW_FIELD_NUMBER: _ClassVar[int]
+    COMPARED_FIELD_NUMBER: _ClassVar[int]
+    DIFFERING_FIELD_NUMBER: _ClassVar[int]
     traffic: Traffic
     source: str
     shadow: str
-    def __init__(self, traffic: _Optional[_Union[Traffic, _Mapping]] = ..., source: _Optional[str] = ..., shadow: _Optional[str] = ...) -> None: ...
+    compared: int
+    differing: int
+    def __init__(self, traffic: _Optional[_Union[Traffic, _Mapping]] = ..., source: _Optional[str] = ..., shadow: _Optional[str] = ..., compared: _Optional[int] = ..., differing: _Optional[int] = ...) -> None: ...
 
 class TrafficSetting(_message.Message):
     __slots__ = ("model", "traffic", "set_ns", "rollout", "shadow")

@@ -74,16 +74,19 @@ def _lines(given: argparse.Namespace, response: dict[str, Any]) -> Iterator[str]
         yield f"{given.model}: {read_shadow(response['shadow'])}"
     except ValueError as error:
         raise CannotAskError(f"the mesh responds with a shadow of another kind: {error}") from error
-    report = response.get("report")
     if given.action != _REPORT:
         return
+    report = response.get("report")
     if report is None:
         yield "no report yet"
         return
     from nereid.comparison.tally import text_report  # noqa: PLC0415 - imports numpy
 
     try:
-        yield f"copies sent: {report['sent']}"
+        yield (
+            f"all gateways: {response['compared']} compared, {response['differing']} differ; this"
+            f" one has sent {report['sent']} copies:"
+        )
         yield from text_report(report).splitlines()
     except (KeyError, TypeError) as error:
         raise CannotAskError(f"the mesh responds with a report of another kind: {error}") from error

@@ -20,6 +20,7 @@ from nereid_gateway.core.tensors.tensor_memory import TensorMemory
 from nereid_gateway.extras import exposure
 from nereid_gateway.extras.metrics import GatewayMetrics, MetricsFront, mesh_request
 from nereid_gateway.extras.shadows.endpoints import ShadowEndpoints
+from nereid_gateway.extras.shadows.reports import CountReports
 from nereid_gateway.extras.shadows.shadows import Shadows
 from nereid_gateway.fronts.grpc.front import GrpcFront
 from nereid_gateway.fronts.http.front import BODY_TOO_LARGE, HttpFront
@@ -119,7 +120,7 @@ class GatewayService:
         self._timeline: GatewayTimeline = NO_TIMELINE
         if settings.timeline_seconds:
             self._timeline = GatewayTimeline(settings.timeline_seconds, mesh, group)
-        self._shadows = Shadows()
+        self._shadows = Shadows(CountReports(control).send)
         self._upstream = Upstream(
             mesh,
             Limits(settings.max_pending_requests, reconnect_limit_s),

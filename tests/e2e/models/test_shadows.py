@@ -1,5 +1,5 @@
-"""Copies of requests go to shadows that differ, hang, crash, leak or are slow: the report says so, and
-no client notices anything.
+"""Copies of requests go to shadows that differ, hang, crash, leak or are slow: the report says so,
+and no client notices anything.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,7 @@ def report(mesh: Mesh, model: str) -> Mapping[str, Any]:
 
 
 @contextlib.asynccontextmanager
-async def client_of(mesh: Mesh):
+async def client_of(mesh: Mesh) -> AsyncIterator[grpcclient.InferenceServerClient]:
     client = grpcclient.InferenceServerClient(mesh.grpc)
     try:
         yield client
@@ -124,7 +124,7 @@ async def test_responses_of_a_version_are_compared(
     )
     assert shadow(mesh, "clear", "scaler") == 0
     assert mesh.get("/v2/repository/models/scaler/shadow")[1] == (
-        b'{"model":"scaler","shadow":null,"report":null}'
+        b'{"model":"scaler","shadow":null,"compared":0,"differing":0,"report":null}'
     )
 
 
@@ -143,7 +143,6 @@ async def test_no_client_notices_a_shadow(mesh: Mesh, models: Path, mode: str) -
 
         until(outcomes, "copies")
         await send(mesh, "plain", 40)
-        print(mode, report(mesh, "plain"))
     finally:
         file.unlink()
         assert shadow(mesh, "clear", "plain") == 0

@@ -1,6 +1,4 @@
-"""Doubles its input, unless the file `mode` beside it says otherwise: hang, crash, leak, slow, wrong
-or huge. An input in which the first element is -1 is refused.
-"""
+"""Doubles its input, unless the file `mode` beside it says otherwise."""
 
 import os
 import threading

@@ -44,7 +44,13 @@ class ShadowEndpoints:
                 # The process that compares is about to start.
                 report = None
         shadow = orjson.loads(response.shadow) if response.shadow else None
-        document = {"model": route.model, "shadow": shadow, "report": report}
+        document = {
+            "model": route.model,
+            "shadow": shadow,
+            "compared": response.compared,
+            "differing": response.differing,
+            "report": report,
+        }
         call.respond(200, (orjson.dumps(document),))
 
 

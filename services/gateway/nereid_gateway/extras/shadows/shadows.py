@@ -41,7 +41,7 @@ from nereid_gateway.extras.shadows.exchanges import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Awaitable, Callable, Hashable, Sequence
 
     from nereid.comparison.shadow import Shadow
     from nereid.core.wire.messages import InferResponse, ModelShadows
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from nereid_gateway.core.request_handle import OnResponse, RequestHandle
     from nereid_gateway.extras.shadows.exchanges import ModelCounts
 
+    ReportCounts = Callable[[str, str, ModelCounts], Awaitable[None]]
     SendCopy = Callable[[ClientRequest, OnResponse], RequestHandle]
 
 _log = logging.getLogger(__name__)
@@ -88,11 +89,14 @@ class Shadows:
 
     def __init__(
         self,
+        report_counts: ReportCounts,
         *,
         max_in_flight: int = _MAX_IN_FLIGHT,
         max_held_bytes: int = _MAX_HELD_BYTES,
         max_copy_bytes: int = _MAX_COPY_BYTES,
     ) -> None:
+        """Copy nothing yet. report_counts: reports a model's counts to the schedulers."""
+        self._report_counts = report_counts
         self.max_in_flight = max_in_flight
         self.max_copy_bytes = max_copy_bytes
         self._max_held_bytes = max_held_bytes
@@ -228,7 +232,10 @@ class Shadows:
                 self._announced.clear()
                 process.submit("", SetShadows(self._texts))
             self._send_not_compared()
-            self.counts = await process.ask(CountsQuestion())
+            before, self.counts = self.counts, await process.ask(CountsQuestion())
+            for name, counts in self.counts.items():
+                if before.get(name) != counts and name in self._texts:
+                    await self._report_counts(name, self._texts[name], counts)
             waits = self._announced.wait()
             try:
                 await asyncio.wait_for(waits, _POLL_S if self._models else None)

@@ -6,10 +6,11 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from nereid.comparison.shadow import MODEL
+from nereid.comparison.shadow import MODEL, VERSION
 from nereid.core.errors import InvalidArgument, NotFound
 from nereid.core.wire.messages import ModelShadows, TrafficKeys
 from nereid_scheduler.core.models.dependencies import plain_name
+from nereid_scheduler.core.models.shadow_counts import Compared, ShadowCounts
 from nereid_scheduler.core.models.traffic_table import TrafficSetting, read_setting
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class ModelTraffic:
         self._announced: dict[str, Traffic] = {}
         self._keys = TrafficKeys(())
         self._shadows = ModelShadows(())
+        self._shadow_counts = ShadowCounts()
 
     @property
     def keys(self) -> TrafficKeys:
@@ -66,6 +68,24 @@ class ModelTraffic:
     def shadow(self, name: str) -> Shadow | None:
         """Return what gets copies of a model's requests."""
         return self._table.shadow(name)
+
+    def report_counts(self, name: str, shadow: str, gateway: int, counts: Compared) -> None:
+        """Keep what a gateway has compared, unless the model has another shadow now."""
+        present = self._table.shadow(name)
+        if present is not None and present.text() == shadow:
+            self._shadow_counts.report(name, shadow, gateway, counts)
+
+    def compared(self, name: str) -> Compared:
+        """Return what all gateways have compared since the model's shadow was set."""
+        present = self._table.shadow(name)
+        return Compared() if present is None else self._shadow_counts.total(name, present.text())
+
+    def compared_with(self, name: str, version: int) -> Compared | None:
+        """Return what was compared with a version; `None` if it is not the model's shadow."""
+        shadow = self._table.shadow(name)
+        if shadow is None or (shadow.kind, shadow.target) != (VERSION, str(version)):
+            return None
+        return self.compared(name)
 
     def find(self, name: str) -> FoundTraffic | None:
         """Return a model's traffic, or `None`; raise NotFound for an unknown model."""
@@ -138,6 +158,8 @@ class ModelTraffic:
         shown = "cleared" if shadow is None else str(shadow)
         _log.info("shadow of model '%s' is set: %s", name, shown)
         self._record_event("shadow", f"'{name}'", shown, model=name, principal=principal)
+        # Gateways begin to count anew as well.
+        self._shadow_counts.forget(name)
         await self._apply_call(name, setting._replace(shadow=shadow))
 
     async def _apply_call(self, name: str, setting: TrafficSetting) -> None:
