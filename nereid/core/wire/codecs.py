@@ -474,7 +474,7 @@ def _write_request(item: InferRequest, message: pb.InferRequest, now: float) -> 
         message.caller_key = item.caller_key
     if item.caller:
         message.caller = item.caller
-    if item.accepts_many or item.resent or item.wants_timings:
+    if item.accepts_many or item.resent or item.wants_timings or item.is_shadow:
         message.is_shadow = item.is_shadow
         message.accepts_many, message.resent = item.accepts_many, item.resent
         message.timings = item.wants_timings

@@ -68,6 +68,9 @@ _MAX_HEADS: Final = 2048
 _MAX_HEAD_BYTES: Final = 8192
 _POLL_S: Final = 1.0
 _RESTART_S: Final = 1.0
+# Time without copies after one for which the shadow had no room. Each further one doubles it.
+_FIRST_PAUSE_S: Final = 0.001
+_LAST_PAUSE_S: Final = 0.128
 # The scheduler gives up first.
 _GRACE_S: Final = 0.5
 
@@ -254,6 +257,8 @@ class _Model:
         self.not_compared: Counter[str] = Counter()
         self._copies: set[_Copy] = set()
         self._is_closed = False
+        self._pause_s = 0.0
+        self._resume_s = 0.0
         self._sequences: dict[Hashable, _Sequence] = {}
         # Key: the head of a request. Value: of its copy.
         self._heads: BoundedCache[bytes, bytes] = BoundedCache(_MAX_HEADS, _MAX_HEAD_BYTES)
@@ -269,7 +274,7 @@ class _Model:
             sequence = self._find_sequence(request, correlation_id)
             if sequence is None:
                 return on_response
-        elif not self._draw():
+        elif not self._draw() or self._is_pausing():
             return on_response
         watched = _Watched(self, request, on_response, sequence)
         if not watched.hold_inputs(request):
@@ -314,6 +319,11 @@ class _Model:
         """Handle the end of a copy. reason: why it has no response."""
         self._copies.discard(copy)
         watched = copy.watched
+        if reason == BUSY:
+            self._pause_s = min(max(_FIRST_PAUSE_S, 2 * self._pause_s), _LAST_PAUSE_S)
+            self._resume_s = time.monotonic() + self._pause_s
+        else:
+            self._pause_s = self._resume_s = 0.0
         if reason:
             self.drop(watched, reason)
         elif not self.shadows.submit(
@@ -367,6 +377,13 @@ class _Model:
         self._copies.add(copy)
         copy.send()
 
+    def _is_pausing(self) -> bool:
+        """Return whether the shadow had no room a moment ago; count the request if so."""
+        if not self._resume_s or time.monotonic() >= self._resume_s:
+            return False
+        self.not_compared[BUSY] += 1
+        return True
+
     def _draw(self) -> bool:
         return random.random() * 100 < self.shadow.percent  # noqa: S311 - a sample
 
@@ -376,7 +393,7 @@ class _Model:
         key = correlation_id, request.sender.owner if hasattr(request.sender, "owner") else None
         if parameters.get("sequence_start"):
             self._sequences.pop(key, None)
-            if self.shadow.kind == URL or not self._draw():
+            if self.shadow.kind == URL or not self._draw() or self._is_pausing():
                 return None
             if len(self._sequences) >= _MAX_SEQUENCES:
                 self.not_compared[FULL] += 1
