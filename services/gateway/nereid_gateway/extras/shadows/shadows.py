@@ -403,8 +403,9 @@ class _Model:
 
     def _end_sequence(self, sequence: _Sequence) -> None:
         sequence.is_ended = True
-        self.not_compared[SEQUENCE] += len(sequence.waiting)
-        sequence.waiting.clear()
+        if sequence.waiting:
+            self.not_compared[SEQUENCE] += len(sequence.waiting)
+            sequence.waiting.clear()
         if self._sequences.get(sequence.key) is sequence:
             del self._sequences[sequence.key]
 
@@ -489,6 +490,8 @@ class _Watched(_Collector):
             self.number = sequence.asked = sequence.asked + 1
         self.ends_sequence = bool((request.parameters or {}).get("sequence_end"))
         self._request = request
+        # A scheduler in this process may change the request.
+        self._head, self._parameters = request.head, dict(request.parameters or {})
         self._on_response = on_response
         self._payloads: list[bytes] = []
         self._is_dropped = False
@@ -509,10 +512,10 @@ class _Watched(_Collector):
         request = self._request
         return CopiedRequest(
             self.model.name,
-            request.head,
+            self._head,
             self._payloads,
             request.request_id,
-            request.parameters or {},
+            self._parameters,
         )
 
     def make_copy(self) -> ClientRequest:
@@ -520,10 +523,10 @@ class _Watched(_Collector):
         request = self._request
         copy = ClientRequest(
             0,
-            self.model.head_of_copy(request.head),
+            self.model.head_of_copy(self._head),
             list(self._payloads),
             request.request_id,
-            request.parameters,
+            dict(self._parameters),
         )
         copy.deadline = time.monotonic() + self.model.shadow.timeout_s
         copy.accepts_many = True
