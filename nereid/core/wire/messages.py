@@ -52,7 +52,7 @@ def error_status_of(error: NereidError) -> ErrorStatus:
     )
 
 
-NO_ROOM_FOR_COPY: Final = ErrorStatus(
+NO_CAPACITY_FOR_COPY: Final = ErrorStatus(
     Unavailable.code, "a copy runs only while no other request waits and an instance is free", True
 )
 MOVED: Final = ErrorStatus(Unavailable.code, "another scheduler of the mesh serves the model now")

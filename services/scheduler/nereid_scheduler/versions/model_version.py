@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from nereid.core.errors import DeadlineExceeded, NereidError, Unavailable, Unimplemented
 from nereid.core.wire.messages import (
     DECOUPLED,
-    NO_ROOM_FOR_COPY,
+    NO_CAPACITY_FOR_COPY,
     InferResponse,
     moved_response,
 )
@@ -126,7 +126,7 @@ class ModelVersion(Stepper):
             self.check_client(request)
         now_ns = _now_ns()
         if request.is_shadow:
-            self._check_room_for_copy(request)
+            self._check_capacity_for_copy(request)
         elif self._copies:
             self._drop_queued_copies()
         entry = self._validator.make_entry(request, on_response, self, now_ns)
@@ -151,7 +151,7 @@ class ModelVersion(Stepper):
         self.dispatcher.on_queued()
         return entry
 
-    def _check_room_for_copy(self, request: InferRequest) -> None:
+    def _check_capacity_for_copy(self, request: InferRequest) -> None:
         """Raise Unavailable unless a copy can run at once and leaves an instance free.
 
         A single instance executes copies while nothing else waits. An ensemble's steps check this
@@ -160,11 +160,11 @@ class ModelVersion(Stepper):
         self._copies = [entry for entry in self._copies if entry.state is QUEUED]
         ready, free = self.dispatcher.instances
         if self.calls_other_models:
-            has_room = not self._batcher.pending
+            has_capacity = not self._batcher.pending
         else:
-            has_room = not self.dispatcher.pending and free >= min(2, max(1, ready))
-        if not has_room or request.resent:
-            raise Unavailable(NO_ROOM_FOR_COPY.message, accepted=True)
+            has_capacity = not self.dispatcher.pending and free >= min(2, max(1, ready))
+        if not has_capacity or request.resent:
+            raise Unavailable(NO_CAPACITY_FOR_COPY.message, accepted=True)
 
     def _drop_queued_copies(self) -> None:
         """Drop the copies that have not begun, because another request has come."""
@@ -172,7 +172,7 @@ class ModelVersion(Stepper):
         for entry in copies:
             if entry.state is QUEUED and self._batcher.remove_entry(entry):
                 # It is no failure of the version.
-                self.requests.end_entry(entry, InferResponse(0, error=NO_ROOM_FOR_COPY))
+                self.requests.end_entry(entry, InferResponse(0, error=NO_CAPACITY_FOR_COPY))
 
     def check_client(self, request: InferRequest) -> None:
         """Raise Unimplemented if a decoupled model's client accepts one response only."""

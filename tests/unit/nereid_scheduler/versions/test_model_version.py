@@ -640,7 +640,7 @@ async def test_an_instance_that_has_left_is_not_kept_for_its_times() -> None:
 class TestCopies:
     """Copies for shadows, which must delay no other request."""
 
-    async def test_a_copy_runs_while_an_instance_stays_free(self) -> None:
+    async def test_a_copy_runs_while_an_instance_is_left(self) -> None:
         it = World()
         instances = [it.instance() for _ in range(3)]
         await turn()

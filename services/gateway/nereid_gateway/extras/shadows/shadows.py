@@ -22,7 +22,7 @@ from nereid.comparison.process import ReportProcess
 from nereid.comparison.shadow import MODEL, URL, VERSION, parse_shadow
 from nereid.core.errors import DeadlineExceeded, Unavailable
 from nereid.core.sequence_owners import SEQUENCE_ID
-from nereid.core.wire.messages import NO_ROOM_FOR_COPY
+from nereid.core.wire.messages import NO_CAPACITY_FOR_COPY
 from nereid.observability import metrics
 from nereid.pb import kserve_pb2
 from nereid_gateway.core.client_request import ClientRequest
@@ -611,7 +611,7 @@ class _Copy(_Collector):
 
 def _reason_of(code: int, message: str, *, accepted: bool) -> str:
     """Return why an error is no response of the shadow; empty if it is one."""
-    if message == NO_ROOM_FOR_COPY.message:
+    if message == NO_CAPACITY_FOR_COPY.message:
         return BUSY
     if code == DeadlineExceeded.code:
         return TIMEOUT

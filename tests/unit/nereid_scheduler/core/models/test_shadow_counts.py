@@ -19,7 +19,7 @@ def test_sums_gateways_and_begins_anew_with_another_shadow() -> None:
     assert counts.total("m", "b") == (0, 0)
 
 
-def test_forgets_the_gateway_that_was_not_heard_of_for_longest() -> None:
+def test_forgets_the_gateway_that_has_not_reported_for_longest() -> None:
     counts = ShadowCounts(max_gateways=2)
     for gateway in (1, 2, 1, 3):
         counts.report("m", "a", gateway, Compared(gateway, 0))
