@@ -1,4 +1,4 @@
-"""The process of a ComparisonProcess. The argument is the descriptor of its socket."""
+"""The process of a ComparisonProcess. The arguments are the descriptors of its sockets."""
 
 # layout: not covered, a process
 
@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from nereid.comparison.process import compare_until_closed
+from nereid.comparison.process import ComparingReporter, serve_report
 
 if __name__ == "__main__":
-    asyncio.run(compare_until_closed(int(sys.argv[1])))
+    asyncio.run(serve_report(sys.argv[1:], ComparingReporter))

@@ -70,7 +70,7 @@ def compare_responses(rules: TensorRules, old: Response, new: Response) -> list[
     )
     for name in sorted({*old.fields, *new.fields}):
         values = old.fields.get(name, ""), new.fields.get(name, "")
-        if values[0] != values[1]:
+        if values[0] != values[1] and not isinstance(rules.rule_of(name, ""), Ignore):
             found.append(Difference(Kind.FIELD, name, _change(*values)))
     return found
 

@@ -12,15 +12,16 @@ import socket
 import sys
 from dataclasses import dataclass
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from nereid.core.errors import Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from nereid.comparison.responses import Exchange
     from nereid.comparison.rules import Rules
-    from nereid.comparison.tally import TallyOptions
+    from nereid.comparison.tally import Tally, TallyOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,11 @@ class ReportQuestion:
 
 
 _SIZE: Final = Struct("<Q")
+# Size of the pickled message, and number of its buffers.
+_SIZES: Final = Struct("<QQ")
 _NICENESS: Final = 10
+# Further models are counted under no name.
+_MAX_REFUSED: Final = 1000
 FULL: Final = "the queue was full"
 
 
@@ -39,79 +44,174 @@ class ReportProcess:
     """Owner of a process that makes a report of what it is sent, and that is never waited for.
 
     It belongs to one event loop. What does not fit into the queue, or finds no process, is counted
-    as not compared.
+    as not compared. Reports have a connection of their own, so that they do not wait in the queue.
     """
 
     def __init__(self, module: str, start_message: object, *, max_queued_bytes: int) -> None:
-        """Create the owner; `module` is run with the socket's descriptor as its argument."""
+        """Create the owner; `module` is run with two descriptors, for serve_report()."""
         self._module = module
         self._start_message = start_message
         self._max_queued_bytes = max_queued_bytes
         self._process: asyncio.subprocess.Process | None = None
-        self._reader: asyncio.StreamReader
-        self._writer: asyncio.StreamWriter | None = None
+        self._messages: _Connection | None = None
+        self._reports: _Connection | None = None
         # Number of refused messages by model, until the process is sent it.
         self._refused: dict[str, int] = {}
-        self._replies = asyncio.Lock()
 
     async def start(self) -> None:
         """Start the process. May raise OSError."""
-        ours, theirs = socket.socketpair()
-        with theirs:
+        pairs = socket.socketpair(), socket.socketpair()
+        descriptors = [theirs.fileno() for _, theirs in pairs]
+        try:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", self._module, str(theirs.fileno())),
-                pass_fds=(theirs.fileno(),),
+                *(sys.executable, "-P", "-m", self._module, *map(str, descriptors)),
+                pass_fds=descriptors,
                 stdin=asyncio.subprocess.DEVNULL,
                 # Signals of a terminal are meant for the owner alone.
                 start_new_session=True,
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )
-        self._reader, self._writer = await asyncio.open_unix_connection(sock=ours)
-        self._send(self._start_message)
+        finally:
+            for _, theirs in pairs:
+                theirs.close()
+        self._messages, self._reports = [await _Connection.open(ours) for ours, _ in pairs]
+        self._messages.send(self._start_message)
 
     def submit(self, model: str, message: object) -> bool:
         """Queue a message; return False if it is only counted, because the queue is full."""
-        writer = self._writer
-        if (
-            writer is None
-            or writer.is_closing()
-            or writer.transport.get_write_buffer_size() > self._max_queued_bytes
-        ):
+        messages = self._messages
+        if messages is None or not messages.takes(self._max_queued_bytes):
+            if model not in self._refused and len(self._refused) >= _MAX_REFUSED:
+                model = ""
             self._refused[model] = self._refused.get(model, 0) + 1
             return False
-        self._send(message)
+        messages.send(message)
         return True
 
     async def document(self) -> dict[str, Any]:
-        """Return the report of all that was submitted; raise Unavailable without a process."""
+        """Return the report so far; raise Unavailable without a process."""
         refused, self._refused = self._refused, {}
-        document: dict[str, Any] = await self.ask(ReportQuestion(refused))
+        document: dict[str, Any] = await _ask(self._reports, ReportQuestion(refused))
         return document
 
-    async def ask(self, question: object) -> Any:
-        """Send a question, and return the reply; raise Unavailable without a process."""
-        async with self._replies:
-            if self._writer is None:
-                raise Unavailable("no process compares responses")
-            self._send(question)
-            try:
-                return await receive(self._reader)
-            except (OSError, EOFError) as error:
-                raise Unavailable("the process that compares responses has ended") from error
+    async def ask_in_order(self, question: object) -> Any:
+        """Return the reply to a question behind all messages; raise Unavailable."""
+        return await _ask(self._messages, question)
 
     async def close(self) -> None:
         """End the process."""
-        if self._writer is not None:
-            self._writer.transport.abort()
-            self._writer = None
+        for connection in (self._messages, self._reports):
+            if connection is not None:
+                connection.close()
+        self._messages = self._reports = None
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
             await self._process.wait()
 
-    def _send(self, message: object) -> None:
-        assert self._writer is not None
-        self._writer.writelines(pack(message))
+
+class _Connection:
+    """One end of a connection between the owner and the process."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        # Held by whoever waits for a reply.
+        self.lock = asyncio.Lock()
+
+    @classmethod
+    async def open(cls, sock: socket.socket) -> Self:
+        return cls(*await asyncio.open_unix_connection(sock=sock))
+
+    def takes(self, max_queued_bytes: int) -> bool:
+        """Return whether the queue takes another message."""
+        writer = self._writer
+        return not (
+            writer.is_closing() or writer.transport.get_write_buffer_size() > max_queued_bytes
+        )
+
+    def send(self, message: object) -> None:
+        """Queue a message, of which values of pickle.PickleBuffer are not copied."""
+        # Unpickling is safe: both ends are ours, and no other process has the socket.
+        buffers: list[pickle.PickleBuffer] = []
+        pickled = pickle.dumps(message, pickle.HIGHEST_PROTOCOL, buffer_callback=buffers.append)
+        blobs = [buffer.raw() for buffer in buffers]
+        sizes = b"".join(_SIZE.pack(len(blob)) for blob in blobs)
+        head = _SIZES.pack(len(pickled), len(blobs))
+        self._writer.writelines((head + sizes + pickled, *blobs))
+
+    async def receive(self) -> Any:
+        """Return the next message; raise EOFError or OSError if the other end is closed."""
+        read = self._reader.readexactly
+        size, count = _SIZES.unpack(await read(_SIZES.size))
+        sizes = await read(_SIZE.size * count)
+        pickled = await read(size)
+        blobs = [await read(blob_size) for (blob_size,) in _SIZE.iter_unpack(sizes)]
+        return pickle.loads(pickled, buffers=blobs)  # noqa: S301 - see send()
+
+    def close(self) -> None:
+        """Close the connection at once."""
+        self._writer.transport.abort()
+
+
+async def _ask(connection: _Connection | None, question: object) -> Any:
+    if connection is None:
+        raise Unavailable("no process compares responses")
+    async with connection.lock:
+        connection.send(question)
+        try:
+            return await connection.receive()
+        except (OSError, EOFError) as error:
+            raise Unavailable("the process that compares responses has ended") from error
+
+
+class Reporter(Protocol):
+    """The process's part: it counts what it is sent."""
+
+    @property
+    def tally(self) -> Tally:
+        """The counts of the report."""
+        ...
+
+    async def on_message(self, message: Any) -> object | None:
+        """Handle a message; return the reply to a question, or None."""
+        ...
+
+    async def close(self) -> None:
+        """End what is in flight."""
+        ...
+
+
+async def serve_report(
+    descriptors: Sequence[str], make_reporter: Callable[[Any], Reporter]
+) -> None:
+    """Serve the owner until it closes its connections; the first message is for make_reporter."""
+    os.nice(_NICENESS)
+    messages, reports = [
+        await _Connection.open(socket.socket(fileno=int(number))) for number in descriptors
+    ]
+    with contextlib.suppress(OSError, EOFError):
+        reporter = make_reporter(await messages.receive())
+        reports_task = asyncio.ensure_future(_send_reports(reports, reporter.tally))
+        try:
+            while True:
+                reply = await reporter.on_message(await messages.receive())
+                if reply is not None:
+                    messages.send(reply)
+                # Messages that have arrived are received without a turn of the loop.
+                await asyncio.sleep(0)
+        finally:
+            reports_task.cancel()
+            await reporter.close()
+
+
+async def _send_reports(reports: _Connection, tally: Tally) -> None:
+    with contextlib.suppress(OSError, EOFError):
+        while True:
+            question = await reports.receive()
+            for model, number in question.refused.items():
+                tally.add_not_compared(model, FULL, number)
+            reports.send(tally.document())
 
 
 class ComparisonProcess(ReportProcess):
@@ -121,33 +221,17 @@ class ComparisonProcess(ReportProcess):
         super().__init__("nereid.comparison", (rules, options), max_queued_bytes=max_queued_bytes)
 
 
-def pack(message: object) -> Sequence[bytes]:
-    """Return a message as bytes to write."""
-    # Unpickling is safe: both ends are ours, and no other process has the socket.
-    pickled = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
-    return _SIZE.pack(len(pickled)), pickled
+class ComparingReporter:
+    """Reporter of exchanges."""
 
+    def __init__(self, start_message: tuple[Rules, TallyOptions]) -> None:
+        from nereid.comparison.tally import Tally  # noqa: PLC0415 - the owner needs no numpy
 
-async def receive(reader: asyncio.StreamReader) -> Any:
-    """Return the next message; raise EOFError or OSError if the other end is closed."""
-    (size,) = _SIZE.unpack(await reader.readexactly(_SIZE.size))
-    return pickle.loads(await reader.readexactly(size))  # noqa: S301 - see pack()
+        self.tally = Tally(*start_message)
 
+    async def on_message(self, message: Exchange) -> None:
+        """Compare an exchange."""
+        self.tally.add(message)
 
-async def compare_until_closed(descriptor: int) -> None:
-    """Compare what is received on a socket until its other end is closed."""
-    from nereid.comparison.responses import Exchange  # noqa: PLC0415
-    from nereid.comparison.tally import Tally  # noqa: PLC0415 - the owner needs no numpy
-
-    os.nice(_NICENESS)
-    reader, writer = await asyncio.open_unix_connection(sock=socket.socket(fileno=descriptor))
-    with contextlib.suppress(OSError, EOFError):
-        tally = Tally(*await receive(reader))
-        while True:
-            message = await receive(reader)
-            if isinstance(message, Exchange):
-                tally.add(message)
-                continue
-            for model, number in message.refused.items():
-                tally.add_not_compared(model, FULL, number)
-            writer.writelines(pack(tally.document()))
+    async def close(self) -> None:
+        """Do nothing: nothing is in flight."""

@@ -7,6 +7,7 @@ it again.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.conformance.exchange import Server, dumped
 from tests.conformance.python_repository import repository_for
 from tests.conformance.row import SERVERS, load_expected
 from tests.conformance.table import all_rows, groups
+from tests.support.mesh.adopting import adopting
 from tests.support.mesh.mesh import running
 
 _NIGHTLY = pytest.mark.nightly
@@ -25,7 +27,10 @@ _EDGES = {
     "nereid": "--grpc-engine=nereid",
     "grpcio": "--grpc-engine=grpcio",
     "gateways": "--gateways=2",
+    # With the proxy of `nereid adopt` in front, and nobody to get the copies.
+    "proxy": "--grpc-engine=nereid",
 }
+_NOBODY = ("--to=127.0.0.1:1", "--to-grpc=127.0.0.1:1")
 # One of the edges, which of SERVERS, the backend of the models that are written twice, and the
 # groups to ask. Which engine serves gRPC changes nothing of HTTP.
 _STARTS = (
@@ -40,6 +45,10 @@ _STARTS = (
     pytest.param(("gateways", "default", "onnxruntime", ""), id="gateways", marks=_NIGHTLY),
     pytest.param(
         ("gateways", "explicit", "onnxruntime", ""), id="gateways, explicit", marks=_NIGHTLY
+    ),
+    *(
+        pytest.param(("proxy", name, "python", ""), id=f"proxy, {name}", marks=_NIGHTLY)
+        for name in ("default", "explicit", "python", "sequences", "life-cycle")
     ),
 )
 _DOCUMENT = Path(__file__).parents[2] / "docs" / "compatibility.md"
@@ -62,8 +71,12 @@ def started(
     own = ("--allow-client-shm=true", "--cache-timeout-ms=5000")
     flags = (_EDGES[edge], *own, *SERVERS[name])
     log = tmp_path_factory.mktemp("mesh") / "log"
-    with running(repository, log, *flags) as mesh:
+    with ExitStack() as stack:
+        mesh = stack.enter_context(running(repository, log, *flags))
         server = Server(mesh.http_port, mesh.grpc_port, mesh.metrics_port, mesh.process)
+        if edge == "proxy":
+            proxy = stack.enter_context(adopting(mesh.http, mesh.grpc, log.parent, *_NOBODY))
+            server = Server(proxy.http_port, proxy.grpc_port, mesh.metrics_port, mesh.process)
         yield name, server, prefix
         server.close()
 

@@ -45,7 +45,11 @@ class ControlSocket:
 
     async def open(self, path: str) -> None:
         """Listen at a path; raise OSError if another proxy does."""
-        Path(path).parent.mkdir(mode=0o700, exist_ok=True)
+        folder = Path(path).parent
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if folder.stat().st_uid not in {os.getuid(), 0}:
+            # Its owner could put another socket in the place of ours.
+            raise PermissionError(f"{folder} belongs to another user")
         claim = UnixClaim(path)
         self._server = await asyncio.start_unix_server(
             self._serve, sock=bind_unix(path, private=True), limit=_MAX_LINE

@@ -82,18 +82,24 @@ def test_responses_of_both_protocols_are_compared(proxy: Adopting) -> None:
             assert result.as_numpy("OUTPUT0").tolist() == (2 * _X).tolist()
         with pytest.raises(InferenceServerException, match="unknown model"):
             client.infer("no_such_model", _inputs(module))
+    http.infer(
+        "scaled",
+        _inputs(tritonclient.http),
+        request_compression_algorithm="gzip",
+        response_compression_algorithm="deflate",
+    )
     json_body = {
         "inputs": [{"name": "INPUT0", "shape": [1, 8], "datatype": "FP32", "data": [1] * 8}]
     }
     assert proxy.get("/v2/models/same/infer", "POST", json.dumps(json_body).encode())[0] == 200
-    report = proxy.await_compared(7)
-    assert report["comparison"]["compared"] == 7
-    assert report["comparison"]["differing"] == 2
+    report = proxy.await_compared(8)
+    assert report["comparison"]["compared"] == 8
+    assert report["comparison"]["differing"] == 3
     difference = _difference(report, "scaled")
     assert (difference["kind"], difference["name"], difference["worst"]) == ("value", "OUTPUT0", 7)
     assert difference["examples"][0]["request_id"] == "r"
     assert difference["examples"][0]["inputs"]["INPUT0"]["shape"] == [1, 8]
-    assert report["responses"] == {"old": 7, "new": 0}
+    assert report["responses"] == {"old": 8, "new": 0}
 
 
 def test_traffic_is_turned_over_and_back_under_load(proxy: Adopting) -> None:

@@ -1,11 +1,12 @@
 """Parts of inference requests that the proxy looks at: sequences, and regions of shared memory.
 
-Most requests have neither, so that their bytes are only searched for a word.
+Most HTTP requests have neither, so that their JSON is only searched for a word.
 """
 
 from __future__ import annotations
 
 import json
+import zlib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 _SEQUENCE: Final = b"sequence_id"
 _REGION: Final = b"shared_memory_region"
+_GZIP_OR_ZLIB: Final = zlib.MAX_WBITS | 32
+_MAX_DECODED_BYTES: Final = 256 << 20
 
 
 class RegionRange(NamedTuple):
@@ -39,12 +42,25 @@ class RequestFacts(NamedTuple):
 NO_FACTS: Final = RequestFacts()
 
 
+def decoded(body: bytes, encoding: str) -> bytes | None:
+    """Return a body without its content coding, or `None` if it cannot be decoded."""
+    if encoding in {"", "identity"}:
+        return body
+    inflater = zlib.decompressobj(wbits=_GZIP_OR_ZLIB)
+    try:
+        content = inflater.decompress(body, _MAX_DECODED_BYTES)
+    except zlib.error:
+        return None
+    return content if inflater.eof else None
+
+
 def http_facts(model: str, body: bytes, json_bytes: int) -> RequestFacts:
     """Return the facts of an HTTP request; none of one whose JSON is damaged."""
-    if _SEQUENCE not in body and _REGION not in body:
+    text = body[: json_bytes or len(body)]
+    if _SEQUENCE not in text and _REGION not in text:
         return NO_FACTS
     try:
-        document = json.loads(body[: json_bytes or len(body)])
+        document = json.loads(text)
         parameters = document.get("parameters", {})
         # A generate request has the parameters beside its inputs.
         sequence_id = parameters.get("sequence_id", document.get("sequence_id", 0))
@@ -64,8 +80,7 @@ def http_facts(model: str, body: bytes, json_bytes: int) -> RequestFacts:
 
 def grpc_facts(message: bytes) -> tuple[str, RequestFacts]:
     """Return the model and the facts of a gRPC request; none of one that is damaged."""
-    if _SEQUENCE not in message and _REGION not in message:
-        return model_of(message), NO_FACTS
+    # Of large messages, this takes a tenth of the time of a search.
     try:
         request = kserve_pb2.ModelInferRequest.FromString(message)
     except DecodeError:
@@ -74,10 +89,13 @@ def grpc_facts(message: bytes) -> tuple[str, RequestFacts]:
         {
             tensor.name: found
             for tensor in tensors
-            if (found := _region_range(parameters_of(tensor.parameters))) is not None
+            if tensor.parameters
+            and (found := _region_range(parameters_of(tensor.parameters))) is not None
         }
         for tensors in (request.inputs, request.outputs)
     )
+    if not (request.parameters or inputs or outputs):
+        return request.model_name, NO_FACTS
     parameters = parameters_of(request.parameters)
     step = _step(request.model_name, parameters.get("sequence_id", 0), parameters)
     return request.model_name, RequestFacts(step, inputs, outputs)

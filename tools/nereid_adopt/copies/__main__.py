@@ -1,4 +1,4 @@
-"""The process of copies. The argument is the descriptor of its socket."""
+"""The process of copies. The arguments are the descriptors of its sockets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import sys
 
 import uvloop
 
-from nereid_adopt.copies.process import copy_until_closed
+from nereid.comparison.process import serve_report
+from nereid_adopt.copies.process import Copies
 
 if __name__ == "__main__":
-    uvloop.run(copy_until_closed(int(sys.argv[1])))
+    uvloop.run(serve_report(sys.argv[1:], Copies))

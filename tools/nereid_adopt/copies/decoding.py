@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from google.protobuf.message import DecodeError
+
 from nereid.comparison.responses import Failure, Response, Tensor
 from nereid.core.tensors.datatypes import byte_size, element_count
 from nereid.pb import kserve_pb2
 from nereid.rpc.grpc.status import Status
-from nereid_adopt.calls.requests import parameters_of
+from nereid_adopt.calls.requests import decoded, parameters_of
 from nereid_perf.inputs.expected import grpc_tensors, http_tensors
 
 if TYPE_CHECKING:
@@ -33,13 +35,16 @@ def http_response(reply: HttpReply, outputs: Mapping[str, bytes]) -> Response:
 
     outputs: contents of outputs in shared memory.
     """
+    body = decoded(b"".join(reply.body), reply.encoding)
+    if body is None:
+        raise ValueError("the content coding is unknown or damaged")
     if reply.status != _OK:
-        return Response(failure=Failure(str(reply.status), _error_of(reply.body)))
-    document = json.loads(reply.body[: reply.json_bytes or len(reply.body)])
+        return Response(failure=Failure(str(reply.status), _error_of(body)))
+    document = json.loads(body[: reply.json_bytes or len(body)])
     if "outputs" not in document:
         # A response of the generate extension: each member is a value.
         return Response(fields={name: json.dumps(value) for name, value in document.items()})
-    tensors = http_tensors(document["outputs"], reply.body, reply.json_bytes)
+    tensors = http_tensors(document["outputs"], body, reply.json_bytes)
     for output in document["outputs"]:
         if output["name"] in outputs:
             tensors[output["name"]] = _tensor_in_region(
@@ -59,7 +64,9 @@ def grpc_response(reply: GrpcReply, outputs: Mapping[str, bytes]) -> Response:
         number = int(reply.status) if reply.status.isdigit() else -1
         known = number in Status._value2member_map_
         return Response(failure=Failure(Status(number).name if known else reply.status, reply.text))
-    return infer_response(kserve_pb2.ModelInferResponse.FromString(reply.message), outputs)
+    return infer_response(
+        kserve_pb2.ModelInferResponse.FromString(b"".join(reply.message)), outputs
+    )
 
 
 def stream_response(message: bytes) -> tuple[str, Response]:
@@ -106,7 +113,7 @@ def grpc_inputs(message: bytes) -> tuple[str, Tensors]:
     try:
         request = kserve_pb2.ModelInferRequest.FromString(message)
         return request.id, grpc_tensors(request.inputs, request.raw_input_contents)
-    except (ValueError, LookupError):
+    except (ValueError, LookupError, DecodeError):
         return "", {}
 
 

@@ -1,24 +1,23 @@
-"""The loop of the process of copies."""
+"""Copies in flight, and the comparison of their responses."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import socket
+import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from nereid.comparison.process import ReportQuestion, pack, receive
 from nereid.comparison.responses import Exchange
 from nereid.comparison.tally import Tally, TallyOptions
+from nereid_adopt.calls.requests import decoded
 from nereid_adopt.calls.traffic import Side
 from nereid_adopt.copies.decoding import grpc_inputs, grpc_response, http_inputs, http_response
 from nereid_adopt.copies.sender import CopySender, NotCopiedError
 from nereid_adopt.copies.streams import StreamCopy
 from nereid_adopt.proxy.recorder import (
+    BROKEN_SEQUENCE,
     CopiedCall,
     DrainQuestion,
     GrpcReply,
@@ -29,11 +28,14 @@ from nereid_adopt.proxy.recorder import (
 if TYPE_CHECKING:
     from nereid.comparison.responses import Response
     from nereid.comparison.rules import Rules
+    from nereid_adopt.calls.traffic import SequenceStep
 
-FULL: Final = "the queue was full"
-_NICENESS: Final = 10
+_log = logging.getLogger(__name__)
+
 # Copies in flight. Further ones wait in the socket, and then in the proxy's queue.
 _MAX_COPIES: Final = 64
+# Larger ones count as several.
+_SLOT_BYTES: Final = 1 << 20
 
 
 class CopyOptions(NamedTuple):
@@ -56,10 +58,28 @@ class Copies:
         self._tasks: set[asyncio.Task[None]] = set()
         self._last_of_sequence: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._streams: dict[int, StreamCopy] = {}
+        # Sequences of which a copy has failed, until they start anew.
+        self._broken: set[tuple[str, str]] = set()
+
+    async def on_message(self, message: CopiedCall | StreamEvent | DrainQuestion) -> object | None:
+        """Handle a call, an event of a stream or a question."""
+        match message:
+            case CopiedCall():
+                await self.add(message)
+            case StreamEvent():
+                self.on_event(message)
+            case DrainQuestion():
+                await self.drain()
+                return message
+        return None
 
     async def add(self, call: CopiedCall) -> None:
         """Send a copy, when fewer than the maximum are in flight."""
-        await self._slots.acquire()
+        contents = *call.request, *call.inputs.values(), *call.outputs.values()
+        size = sum(len(memoryview(content)) for content in contents)
+        slots = min(_MAX_COPIES, 1 + size // _SLOT_BYTES)
+        for _ in range(slots):
+            await self._slots.acquire()
         key = None if call.step is None else call.step.key
         earlier = None if key is None else self._last_of_sequence.get(key)
         task = asyncio.get_running_loop().create_task(self._copy(call, earlier))
@@ -69,7 +89,11 @@ class Copies:
 
         def on_done(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
-            self._slots.release()
+            if not task.cancelled() and (error := task.exception()) is not None:
+                _log.error("copy failed: model=%s error=%r", call.model, error)
+                self.tally.add_not_compared(call.model, "the copy failed")
+            for _ in range(slots):
+                self._slots.release()
             if key is not None and self._last_of_sequence.get(key) is task:
                 del self._last_of_sequence[key]
 
@@ -106,6 +130,9 @@ class Copies:
     async def _copy(self, call: CopiedCall, earlier: asyncio.Task[None] | None) -> None:
         if earlier is not None:
             await asyncio.wait({earlier})
+        if self._is_broken(call.step):
+            self.tally.add_not_compared(call.model, BROKEN_SEQUENCE)
+            return
         try:
             reply, latency_s = await self._sender.send(call)
             replies = {
@@ -114,17 +141,30 @@ class Copies:
             }
         except NotCopiedError as error:
             self.tally.add_not_compared(call.model, str(error))
+            if call.step is not None and not call.step.end:
+                self._broken.add(call.step.key)
             return
         except (ValueError, LookupError, TypeError, AttributeError, DecodeError):
             self.tally.add_not_compared(call.model, "a response could not be read")
             return
+        request = b"".join(call.request)
         request_id, inputs = (
-            http_inputs(call.request, call.json_bytes)
+            http_inputs(decoded(request, call.encoding) or b"", call.json_bytes)
             if isinstance(call.reply, HttpReply)
-            else grpc_inputs(call.request)
+            else grpc_inputs(request)
         )
         (old, old_s), (new, new_s) = replies[Side.OLD], replies[Side.NEW]
         self.tally.add(Exchange(call.model, inputs, [old], [new], old_s, new_s, request_id))
+
+    def _is_broken(self, step: SequenceStep | None) -> bool:
+        if step is None:
+            return False
+        if step.start:
+            self._broken.discard(step.key)
+        is_broken = step.key in self._broken
+        if step.end:
+            self._broken.discard(step.key)
+        return is_broken
 
 
 def _decode(reply: HttpReply | GrpcReply, call: CopiedCall | None) -> Response:
@@ -132,29 +172,3 @@ def _decode(reply: HttpReply | GrpcReply, call: CopiedCall | None) -> Response:
     if isinstance(reply, HttpReply):
         return http_response(reply, outputs)
     return grpc_response(reply, outputs)
-
-
-async def copy_until_closed(descriptor: int) -> None:
-    """Send the copies that are received on a socket until its other end is closed."""
-    os.nice(_NICENESS)
-    reader, writer = await asyncio.open_unix_connection(sock=socket.socket(fileno=descriptor))
-    copies: Copies | None = None
-    try:
-        with contextlib.suppress(OSError, EOFError):
-            copies = Copies(await receive(reader))
-            while True:
-                match await receive(reader):
-                    case CopiedCall() as call:
-                        await copies.add(call)
-                    case StreamEvent() as event:
-                        copies.on_event(event)
-                    case DrainQuestion():
-                        await copies.drain()
-                        writer.writelines(pack(None))
-                    case ReportQuestion(refused):
-                        for model, number in refused.items():
-                            copies.tally.add_not_compared(model, FULL, number)
-                        writer.writelines(pack(copies.tally.document()))
-    finally:
-        if copies is not None:
-            await copies.close()

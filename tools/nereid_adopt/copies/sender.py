@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from nereid.rpc import RpcError, SocketChannel
 from nereid.rpc.grpc.channel import ChannelOptions
 from nereid.rpc.grpc.metadata import decode_pairs
+from nereid_adopt.calls.requests import decoded
 from nereid_adopt.calls.traffic import Side
 from nereid_adopt.copies.decoding import inline_grpc, inline_http
 from nereid_adopt.proxy.http_server import (
@@ -27,9 +28,9 @@ _RESERVED: Final = frozenset(
     (b"te", b"content-type", b"content-length", b"user-agent", b"grpc-timeout", b"grpc-encoding",
      b"grpc-accept-encoding", b"host")
 )  # fmt: skip
-_HOP_BY_HOP: Final = frozenset(
-    (b"connection", b"content-length", b"transfer-encoding", b"expect", b"keep-alive",
-     b"inference-header-content-length")
+_OWN_HEADERS: Final = frozenset(
+    (b"accept-encoding", b"connection", b"content-encoding", b"content-length", b"expect",
+     b"inference-header-content-length", b"keep-alive", b"transfer-encoding")
 )  # fmt: skip
 
 
@@ -73,10 +74,11 @@ class CopySender:
             await channel.close()
 
     async def _send_http(self, call: CopiedCall) -> HttpReply:
-        body, json_bytes = call.request, call.json_bytes
+        # Without content coding, so that this process need not decode responses.
+        body, json_bytes = decoded(b"".join(call.request), call.encoding) or b"", call.json_bytes
         if call.inputs or call.outputs:
             body, json_bytes = inline_http(body, json_bytes, call.inputs)
-        fields = [field for field in call.headers if field[0].lower() not in _HOP_BY_HOP]
+        fields = [field for field in call.headers if field[0].lower() not in _OWN_HEADERS]
         fields.append((b"Content-Length", b"%d" % len(body)))
         if json_bytes:
             fields.append((b"Inference-Header-Content-Length", b"%d" % json_bytes))
@@ -99,10 +101,10 @@ class CopySender:
         if connection.is_open:
             idle.append(connection)
         parser = exchange.parser
-        return HttpReply(parser.status, exchange.body or b"", parser.json_bytes)
+        return HttpReply(parser.status, tuple(parser.body), parser.json_bytes)
 
     async def _send_grpc(self, call: CopiedCall) -> GrpcReply:
-        message = call.request
+        message = b"".join(call.request)
         if call.inputs or call.outputs:
             message = inline_grpc(message, call.inputs)
         try:
@@ -113,7 +115,7 @@ class CopySender:
             if error.status.name in {"UNAVAILABLE", "DEADLINE_EXCEEDED"}:
                 raise NotCopiedError("the other server did not respond") from error
             return GrpcReply(None, str(int(error.status)), error.message)
-        return GrpcReply(response)
+        return GrpcReply((response,))
 
 
 def metadata_of(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import DecodeError
 
-from nereid.comparison.responses import Exchange
+from nereid.comparison.responses import Exchange, Response
 from nereid_adopt.calls.requests import model_of
 from nereid_adopt.calls.traffic import Side
 from nereid_adopt.copies.decoding import grpc_inputs, stream_response
@@ -17,14 +17,21 @@ from nereid_adopt.copies.sender import metadata_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nereid.comparison.responses import Response, Tensors
+    from nereid.comparison.responses import Tensors
     from nereid.comparison.tally import Tally
     from nereid.rpc import ClientStream, RpcError, SocketChannel
     from nereid_adopt.proxy.recorder import StreamEvent
 
 # Responses of a request that wait for the other server's are compared when there are so many.
 _MAX_WAITING: Final = 1024
-_MAX_INPUTS: Final = 1024
+# Inputs of larger requests are not reported.
+_MAX_INPUT_BYTES: Final = 4096
+# Requests whose responses are kept together. The oldest ones are compared beyond the first number
+# if both servers have sent as many responses, beyond the second one in any case.
+_MAX_OPEN: Final = 256
+_MAX_REQUESTS: Final = 8192
+# Bytes that may wait for the other server, in either direction.
+_MAX_WAITING_BYTES: Final = 64 << 20
 _FINAL: Final = "parameter triton_final_response"
 
 
@@ -39,6 +46,10 @@ def with_end(responses: list[Response]) -> list[Response]:
     if end.outputs or end.failure is not None or end.fields.get(_FINAL) != "True":
         return responses
     return [*others, replace(last, fields={**last.fields, _FINAL: "True"})]
+
+
+def _size_of(response: Response) -> int:
+    return sum(len(tensor.raw) for tensor in response.outputs.values())
 
 
 class _Responses:
@@ -79,8 +90,9 @@ class StreamCopy:
         self._model = ""
         self._inputs: dict[str, Tensors] = {}
         self._responses: dict[str, _Responses] = {}
-        self._ended: set[Side] = set()
         self._is_broken = False
+        self._waiting_bytes = 0
+        self._statuses: dict[Side, str] = {}
         self._stream: ClientStream = channel.stream(
             begin.path,
             metadata=metadata_of(begin.headers),
@@ -98,7 +110,7 @@ class StreamCopy:
             case "half-close":
                 self._stream.half_close()
             case "end":
-                self._end(self._side)
+                self._end(self._side, event.message.decode("latin-1"))
             case "cancel":
                 self._break("the client cancelled the stream")
             case "abandon":
@@ -108,18 +120,21 @@ class StreamCopy:
     def _on_request(self, message: bytes) -> None:
         self._model = self._model or model_of(message)
         request_id, inputs = grpc_inputs(message)
-        if len(self._inputs) < _MAX_INPUTS:
+        if len(self._inputs) < _MAX_REQUESTS and len(message) <= _MAX_INPUT_BYTES:
             self._inputs[request_id] = inputs
-        self._stream.send(message)
+        if self._stream.buffered_bytes > _MAX_WAITING_BYTES:
+            self._break("the other server is too slow")
+        else:
+            self._stream.send(message)
 
     def _on_copied(self, message: bytes) -> None:
         self._add(self._side.other, message)
 
     def _on_copy_closed(self, error: RpcError | None) -> None:
-        if error is not None and self._side not in self._ended:
+        if error is not None and self._side not in self._statuses:
             self._break("the other server did not respond")
             return
-        self._end(self._side.other)
+        self._end(self._side.other, "0" if error is None else str(int(error.status)))
 
     def _add(self, side: Side, message: bytes) -> None:
         if self._is_broken:
@@ -129,23 +144,46 @@ class StreamCopy:
         except (ValueError, LookupError, DecodeError):
             self._break("a response could not be read")
             return
+        self._waiting_bytes += _size_of(response)
+        if self._waiting_bytes > _MAX_WAITING_BYTES:
+            self._break("the other server is too slow")
+            return
         found = self._responses.setdefault(request_id, _Responses())
         found.sides[side].append(response)
+        if len(self._responses) > _MAX_OPEN:
+            self._close_oldest()
         if len(found.sides[side]) >= _MAX_WAITING:
             self._compare(request_id, *found.take_pairs())
             if len(found.sides[side]) >= _MAX_WAITING:
                 self._compare(request_id, *found.take_all())
 
+    def _close_oldest(self) -> None:
+        request_id, oldest = next(iter(self._responses.items()))
+        old, new = map(len, oldest.sides)
+        if old != new and len(self._responses) <= _MAX_REQUESTS:
+            # Let it wait, and look at the next one.
+            self._responses[request_id] = self._responses.pop(request_id)
+            return
+        del self._responses[request_id]
+        if old or new:
+            self._compare(request_id, *map(with_end, oldest.take_all()))
+        self._inputs.pop(request_id, None)
+
     def _compare(self, request_id: str, old: list[Any], new: list[Any]) -> None:
+        self._waiting_bytes -= sum(map(_size_of, (*old, *new)))
         inputs = self._inputs.get(request_id, {})
         self._tally.add(Exchange(self._model, inputs, old, new, request_id=request_id))
 
-    def _end(self, side: Side) -> None:
-        self._ended.add(side)
-        if len(self._ended) == len(Side) and not self._is_broken:
+    def _end(self, side: Side, status: str) -> None:
+        self._statuses[side] = status
+        if len(self._statuses) == len(Side) and not self._is_broken:
+            ends = [Response(fields={"stream status": self._statuses[side]}) for side in Side]
+            if ends[0] != ends[1]:
+                self._compare("", [ends[0]], [ends[1]])
             for request_id, responses in self._responses.items():
                 old, new = map(with_end, responses.take_all())
-                self._compare(request_id, old, new)
+                if old or new:
+                    self._compare(request_id, old, new)
             self._responses.clear()
             self._on_closed()
 

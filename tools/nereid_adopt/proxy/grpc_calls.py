@@ -18,19 +18,19 @@ from nereid_adopt.calls.kinds import CallKind, grpc_call
 from nereid_adopt.calls.requests import NO_FACTS, grpc_facts, model_of
 from nereid_adopt.calls.traffic import Side
 from nereid_adopt.proxy.http2_streams import Http2ClientConnection, Http2ServerConnection
-from nereid_adopt.proxy.recorder import CopiedCall, GrpcReply, StreamEvent
+from nereid_adopt.proxy.http_server import CONNECT_TIMEOUT_S
+from nereid_adopt.proxy.recorder import NO_REGION, CopiedCall, GrpcReply, StreamEvent, pieces_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from nereid.rpc.grpc.messages import AllocateBuffer
     from nereid.rpc.grpc.status import RpcError
     from nereid.rpc.net.inflation import Inflation
+    from nereid_adopt.calls.traffic import SequenceStep
     from nereid_adopt.proxy.http2_streams import Block, ProxyStream
     from nereid_adopt.proxy.site import Site
 
-CONNECT_TIMEOUT_S: Final = 5.0
-_NO_REGION: Final = "its shared memory cannot be read"
 _UNAVAILABLE: Final = b"%d" % Status.UNAVAILABLE
 _OK: Final = b"0"
 _UNREACHABLE: Final = "the server cannot be reached"
@@ -104,17 +104,19 @@ class GrpcClient:
         if not response.is_done:
             _open(connection, response, head, content)
 
-    def message_of(self, head: Block | None, content: bytes) -> bytes | None:
+    def message_of(self, head: Block | None, content: Iterable[bytes]) -> bytes | None:
         """Return the message in the content of a unary call, or `None` if it is damaged."""
         self._found.clear()
         self._reader.begin(head)
-        self._reader.feed(content)
+        for piece in content:
+            self._reader.feed(piece)
         return self._found[0] if len(self._found) == 1 else None
 
-    def reply_of(self, response: _Response, content: bytes) -> GrpcReply:
+    def reply_of(self, response: _Response, content: list[bytes]) -> GrpcReply:
         """Return a complete response as it is compared."""
         if response.status == _OK:
-            return GrpcReply(self.message_of(response.head, content))
+            message = self.message_of(response.head, content)
+            return GrpcReply(None if message is None else pieces_of((message,)))
         assert response.trailers is not None
         text = decode_message(response.trailers.get(b"grpc-message") or b"")
         return GrpcReply(None, response.status.decode("latin-1"), text)
@@ -234,6 +236,8 @@ class _Response:
         *,
         may_refuse: bool,
     ) -> None:
+        # Called when the response's message begins to arrive, before it is passed on.
+        self.before_message: Callable[[], None] | None = None
         self._client = client
         self._may_refuse = may_refuse
         self._max_bytes = max_bytes
@@ -254,9 +258,9 @@ class _Response:
         return (self.trailers.get(b"grpc-status") if self.trailers is not None else None) or b""
 
     @property
-    def content(self) -> bytes | None:
-        """The response's content; `None` if it was too large to be kept."""
-        return None if self._content_bytes > self._max_bytes else b"".join(self._content)
+    def content(self) -> list[bytes] | None:
+        """The response's content in pieces; `None` if it was too large to be kept."""
+        return None if self._content_bytes > self._max_bytes else self._content
 
     def on_head(self, block: Block) -> None:
         self.head = block
@@ -267,6 +271,9 @@ class _Response:
             self._client.send_head(block.encoded)
 
     def on_content(self, content: bytes) -> None:
+        if self.before_message is not None:
+            self.before_message()
+            self.before_message = None
         self._pass_on_head()
         self._content_bytes += len(content)
         if self._content_bytes <= self._max_bytes:
@@ -353,6 +360,7 @@ class UnaryCall:
         self._model = ""
         self._facts = NO_FACTS
         self._inputs: dict[str, bytes] | None = {}
+        self._outputs: dict[str, bytes] | None = {}
 
     def on_head(self, block: Block) -> None:
         """Do nothing: requests have one head."""
@@ -391,7 +399,7 @@ class UnaryCall:
 
     def _infer(self) -> None:
         site = self._client.site
-        self._request = self._client.message_of(self._head, b"".join(self._content))
+        self._request = self._client.message_of(self._head, self._content)
         if self._request is not None:
             self._model, self._facts = grpc_facts(self._request)
         if self._facts.input_ranges:
@@ -405,6 +413,12 @@ class UnaryCall:
         self._response = self._client.send_request(
             side, self._stream, self._head, self._content, self._on_response
         )
+        if self._facts.output_ranges:
+            # The client may change its regions as soon as it has the response.
+            self._response.before_message = self._read_outputs
+
+    def _read_outputs(self) -> None:
+        self._outputs = self._client.site.regions.read(self._facts.output_ranges)
 
     def _on_response(self, response: _Response) -> None:
         recorder = self._client.site.recorder
@@ -417,6 +431,9 @@ class UnaryCall:
                 )
         elif self._side is Side.NEW:
             recorder.failovers += 1
+            if self._facts.step is not None:
+                # The old server has the sequence's earlier requests, as copies.
+                self._client.site.traffic.note_step(self._facts.step, Side.OLD)
             self._attempt(Side.OLD)
         elif self._attempts < _ATTEMPTS:
             # The idle connection may have been closed at that moment.
@@ -426,17 +443,15 @@ class UnaryCall:
             fail_call(self._stream, _UNREACHABLE)
 
     def _copy(self, request: bytes, response: _Response, latency_s: float) -> None:
-        site, model, facts = self._client.site, self._model, self._facts
-        recorder = site.recorder
+        model, facts, recorder = self._model, self._facts, self._client.site.recorder
         if not recorder.may_copy(model, facts):
             return
         content = response.content
         if content is None:
             recorder.skip(model, "the response is too large", facts.step)
             return
-        outputs = site.regions.read(facts.output_ranges)
-        if self._inputs is None or outputs is None:
-            recorder.skip(model, _NO_REGION, facts.step)
+        if self._inputs is None or self._outputs is None:
+            recorder.skip(model, NO_REGION, facts.step)
             return
         recorder.submit(
             CopiedCall(
@@ -444,12 +459,12 @@ class UnaryCall:
                 side=self._side,
                 path=self._path,
                 headers=tuple(self._head.fields),
-                request=request,
+                request=pieces_of((request,)),
                 reply=self._client.reply_of(response, content),
                 latency_s=latency_s,
                 step=facts.step,
                 inputs=self._inputs,
-                outputs=outputs,
+                outputs=self._outputs,
             )
         )
 
@@ -468,7 +483,7 @@ class UnaryCall:
             fail_call(self._stream, _UNREACHABLE)
             return
         site.recorder.responses[side] += 1
-        request = self._client.message_of(self._head, b"".join(self._content))
+        request = self._client.message_of(self._head, self._content)
         if response.status == _OK and request is not None:
             site.regions.on_grpc_change(self._path, request)
         site.recorder.note_change(self._path, ok=response.status == other_status)
@@ -501,15 +516,18 @@ class StreamCall:
         self._head = head
         self._path = path
         self._server: ProxyStream | None = None
+        # `None` until the server is connected.
         self._side: Side | None = None
         self._waiting: list[bytes] = []
-        self._ended = self._connecting = False
+        self._ended = self._is_chosen = False
         self._number = 0
         self._model = ""
         max_bytes = client.site.max_copied_bytes
         self._requests = Messages(self._on_request, max_bytes) if copied else None
         self._responses = Messages(self._on_response, max_bytes) if copied else None
+        # Events and steps wait until the server is connected.
         self._events: list[StreamEvent] = []
+        self._steps: list[SequenceStep] = []
         self._replies = _StreamReplies(self)
         if self._requests is None:
             self._choose(client.site.traffic.side_of_other_calls())
@@ -527,7 +545,7 @@ class StreamCall:
         if requests is not None:
             # A full queue ends the copy, and so unsets the attribute.
             requests.feed(content)
-            if requests.failed and self._side is None:
+            if requests.failed and not self._is_chosen:
                 self._choose(Side.OLD)
         if self._server is None:
             self._waiting.append(content)
@@ -540,7 +558,7 @@ class StreamCall:
         """End the request."""
         self._ended = True
         self._record("half-close")
-        if self._side is None:
+        if not self._is_chosen:
             self._choose(self._client.site.traffic.side_of_stream(None, self._client.draw))
         if self._server is not None:
             self._server.end()
@@ -589,12 +607,8 @@ class StreamCall:
             self._stream.reset(code)
 
     def _choose(self, side: Side) -> None:
-        self._side = side
+        self._is_chosen = True
         self._client.spawn(self._connect(side))
-        for event in self._events:
-            if self._requests is not None:
-                self._submit(event, side)
-        self._events.clear()
 
     async def _connect(self, side: Side) -> None:
         recorder = self._client.site.recorder
@@ -608,19 +622,22 @@ class StreamCall:
                 why = reason(error)
                 recorder.failovers += candidate is Side.NEW
                 continue
-            if self._side is not candidate:
-                # Recorded with the side that was meant to respond.
-                self._record("cancel")
-                self._requests = self._responses = None
             self._side = candidate
             break
         if not self._stream.is_open:
             return
-        if connection is None:
+        if connection is None or self._side is None:
             recorder.failures += 1
             fail_call(self._stream, f"{_UNREACHABLE}: {why}")
             return
-        recorder.responses[self._side or Side.OLD] += 1
+        recorder.responses[self._side] += 1
+        for step in self._steps:
+            self._client.site.traffic.note_step(step, self._side)
+        self._steps.clear()
+        events, self._events = self._events, []
+        for event in events:
+            if self._requests is not None:
+                self._submit(event, self._side)
         self._server = connection.open(self._head.encoded, self._replies)
         for piece in self._waiting:
             self._server.send_content(piece)
@@ -632,13 +649,14 @@ class StreamCall:
         site = self._client.site
         model, facts = grpc_facts(message)
         self._model = self._model or model
-        if self._side is None:
-            self._record("request", message=message)
-            self._choose(site.traffic.side_of_stream(facts.step, self._client.draw))
-            return
-        if facts.step is not None:
-            site.traffic.note_step(facts.step, self._side)
         self._record("request", message=message)
+        if not self._is_chosen:
+            self._choose(site.traffic.side_of_stream(facts.step, self._client.draw))
+        if facts.step is not None:
+            if self._side is None:
+                self._steps.append(facts.step)
+            else:
+                site.traffic.note_step(facts.step, self._side)
 
     def _on_response(self, message: bytes) -> None:
         self._record("response", message=message)
@@ -660,7 +678,6 @@ class StreamCall:
             message=message,
             path=path,
             headers=headers,
-            at_s=perf_counter(),
             model=self._model,
         )
         if self._side is None:

@@ -96,9 +96,22 @@ class ProxyStream(Stream):
             self.connection.http2.sender.write_headers(self.id, block)
 
     def send_content(self, content: bytes) -> None:
-        """Queue content."""
-        if self.is_open and content:
-            self.connection.http2.sender.enqueue(self, (content,))
+        """Send content, or queue it until the windows allow it."""
+        if not (self.is_open and content):
+            return
+        sender = self.connection.http2.sender
+        size = len(content)
+        if (
+            self.queue is None
+            and size <= sender.max_direct_bytes
+            and size <= self.send_window
+            and size <= sender.send_window
+        ):
+            self.send_window -= size
+            sender.send_window -= size
+            sender.write(frames.frame(frames.DATA, 0, self.id, content))
+        else:
+            sender.enqueue(self, (content,))
 
     def end(self, trailers: bytes = b"") -> None:
         """End this side, with trailers or headers if there are any."""

@@ -11,7 +11,7 @@ import httptools
 
 from nereid.rpc.writes.direct_writes import descriptor_of, write_at_once
 from nereid_adopt.calls.kinds import CallKind, http_call
-from nereid_adopt.calls.requests import http_facts
+from nereid_adopt.calls.requests import decoded, http_facts
 from nereid_adopt.calls.traffic import Side
 from nereid_adopt.proxy.http_requests import HeadTooLargeError, RequestReader
 from nereid_adopt.proxy.http_server import (
@@ -20,13 +20,14 @@ from nereid_adopt.proxy.http_server import (
     HttpServerConnection,
     NoResponseError,
 )
-from nereid_adopt.proxy.recorder import CopiedCall, HttpReply
+from nereid_adopt.proxy.recorder import NO_REGION, CopiedCall, HttpReply, pieces_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from nereid_adopt.calls.kinds import HttpCall
     from nereid_adopt.calls.requests import RequestFacts
+    from nereid_adopt.calls.traffic import SequenceStep
     from nereid_adopt.proxy.http_requests import HttpRequest
     from nereid_adopt.proxy.site import Site
 
@@ -98,6 +99,15 @@ class HttpClientConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """Return whether the connection stays half-closed: it does while a request is served."""
+        request = self._reader.request
+        if request is not None and request.arriving is not None:
+            # The server waits for the rest of its body.
+            self._transport.abort()
+            return False
+        # Further requests keep their server's connection open.
+        if self._requests.empty():
+            for server in self._servers:
+                server.end_output()
         self._requests.put_nowait(None)
         return True
 
@@ -146,7 +156,8 @@ class HttpClientConnection(asyncio.Protocol):
             try:
                 keep = await self._respond(request)
             except (NoResponseError, CutOffError) as error:
-                keep = self._fail(error)
+                # Nobody reads the rest of a large request.
+                keep = self._fail(error) and request.arriving is None
             if not keep:
                 break
         else:
@@ -186,17 +197,26 @@ class HttpClientConnection(asyncio.Protocol):
             return await self._change(request)
         side = site.traffic.side_of_other_calls()
         if call.kind is CallKind.EVENTS:
-            step = http_facts(call.model, request.body, request.json_bytes).step
+            step = _facts(request, call.model).step
             side = site.traffic.side_of_request(step)
             site.recorder.skip(call.model, "its responses are events", step)
-        _, exchange = await self._first_response(request, side)
+            _, exchange = await self._first_response(request, side, step)
+        else:
+            _, exchange = await self._first_response(request, side)
         return _keeps(request, exchange)
 
-    async def _first_response(self, request: HttpRequest, side: Side) -> tuple[Side, HttpExchange]:
+    async def _first_response(
+        self,
+        request: HttpRequest,
+        side: Side,
+        step: SequenceStep | None = None,
+        before_data: Callable[[], None] | None = None,
+    ) -> tuple[Side, HttpExchange]:
         """Pass on one side's response, and the old one's if the new one sends none."""
         recorder = self._site.recorder
         if side is Side.NEW:
             exchange = self._exchange(request)
+            exchange.before_data = before_data
             exchange.refuses = _is_unavailable
             try:
                 await self._servers[side].exchange(exchange)
@@ -206,14 +226,17 @@ class HttpClientConnection(asyncio.Protocol):
                 recorder.responses[side] += 1
                 return side, exchange
             recorder.failovers += 1
+            if step is not None:
+                # The old server has the sequence's earlier requests, as copies.
+                self._site.traffic.note_step(step, Side.OLD)
         exchange = self._exchange(request)
+        exchange.before_data = before_data
         await self._servers[Side.OLD].exchange(exchange)
         recorder.responses[Side.OLD] += 1
         return Side.OLD, exchange
 
     def _exchange(self, request: HttpRequest) -> HttpExchange:
-        body = request.body
-        parts = [request.head(), *([request.encode_piece(body)] if body else ()), request.end()]
+        parts = [request.head(), *map(request.encode_piece, request.pieces), request.end()]
         return HttpExchange(
             parts,
             request.method == "HEAD",
@@ -246,57 +269,53 @@ class HttpClientConnection(asyncio.Protocol):
 
     async def _infer(self, request: HttpRequest, call: HttpCall) -> bool:
         site = self._site
-        body = request.body
-        facts = http_facts(call.model, body, request.json_bytes)
+        facts = _facts(request, call.model)
         inputs = site.regions.read(facts.input_ranges) if facts.input_ranges else {}
+        outputs: dict[str, bytes] | None = {}
+
+        def read_outputs() -> None:
+            # The client may change its regions as soon as it has the response.
+            nonlocal outputs
+            outputs = site.regions.read(facts.output_ranges)
+
         begin = perf_counter()
         side, exchange = await self._first_response(
-            request, site.traffic.side_of_request(facts.step)
+            request,
+            site.traffic.side_of_request(facts.step),
+            facts.step,
+            read_outputs if facts.output_ranges else None,
         )
         latency_s = perf_counter() - begin
-        if site.recorder.may_copy(call.model, facts):
-            self._copy(request, call, facts, side, exchange, inputs, latency_s)
+        recorder, parser, body = site.recorder, exchange.parser, exchange.body
+        if not recorder.may_copy(call.model, facts):
+            return _keeps(request, exchange)
+        if body is None:
+            recorder.skip(call.model, "the response is too large", facts.step)
+        elif inputs is None or outputs is None:
+            recorder.skip(call.model, NO_REGION, facts.step)
+        else:
+            recorder.submit(
+                CopiedCall(
+                    model=call.model,
+                    side=side,
+                    path=request.target.decode("latin-1"),
+                    headers=tuple(request.headers),
+                    request=pieces_of(request.pieces),
+                    reply=HttpReply(
+                        parser.status, pieces_of(body), parser.json_bytes, parser.content_encoding
+                    ),
+                    latency_s=latency_s,
+                    step=facts.step,
+                    json_bytes=request.json_bytes,
+                    encoding=request.encoding,
+                    inputs=inputs,
+                    outputs=outputs,
+                )
+            )
         return _keeps(request, exchange)
 
-    def _copy(  # noqa: PLR0913, PLR0917 - what an inference consists of
-        self,
-        request: HttpRequest,
-        call: HttpCall,
-        facts: RequestFacts,
-        side: Side,
-        exchange: HttpExchange,
-        inputs: dict[str, bytes] | None,
-        latency_s: float,
-    ) -> None:
-        recorder = self._site.recorder
-        reply_body = exchange.body
-        if reply_body is None or inputs is None:
-            reason = "the response is too large" if inputs is not None else _NO_REGION
-            recorder.skip(call.model, reason, facts.step)
-            return
-        parser = exchange.parser
-        outputs = self._site.regions.read(facts.output_ranges)
-        if outputs is None:
-            recorder.skip(call.model, _NO_REGION, facts.step)
-            return
-        recorder.submit(
-            CopiedCall(
-                model=call.model,
-                side=side,
-                path=request.target.decode("latin-1"),
-                headers=tuple(request.headers),
-                request=request.body,
-                reply=HttpReply(parser.status, reply_body, parser.json_bytes),
-                latency_s=latency_s,
-                step=facts.step,
-                json_bytes=request.json_bytes,
-                inputs=inputs,
-                outputs=outputs,
-            )
-        )
-
     async def _change(self, request: HttpRequest) -> bool:
-        """Have both servers make a change. The one that answers other calls makes it last."""
+        """Have both servers make a change. The one that responds to other calls makes it last."""
         site = self._site
         await site.recorder.drain()
         side = site.traffic.side_of_other_calls()
@@ -320,7 +339,9 @@ class HttpClientConnection(asyncio.Protocol):
         return _keeps(request, exchange)
 
 
-_NO_REGION: Final = "its shared memory cannot be read"
+def _facts(request: HttpRequest, model: str) -> RequestFacts:
+    body = decoded(request.json_text, request.encoding)
+    return http_facts(model, body or b"", request.json_bytes)
 
 
 def _is_unavailable(status: int) -> bool:

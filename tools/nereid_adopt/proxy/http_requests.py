@@ -32,6 +32,7 @@ class HttpRequest:
         self.expects_continue = False
         self.content_length = 0
         self.json_bytes = 0
+        self.encoding = ""
         self.pieces: list[bytes] = []
         self.body_bytes = 0
         self.arriving: asyncio.Queue[bytes | None] | None = None
@@ -42,6 +43,18 @@ class HttpRequest:
         if len(self.pieces) != 1:
             self.pieces = [b"".join(self.pieces)]
         return self.pieces[0]
+
+    @property
+    def json_text(self) -> bytes:
+        """The body's JSON, with the begin of the tensors that may follow it."""
+        if not self.json_bytes or self.encoding:
+            return self.body
+        text = b""
+        for piece in self.pieces:
+            text += piece
+            if len(text) >= self.json_bytes:
+                break
+        return text
 
     def head(self) -> bytes:
         """Return the request's head; the proxy itself has replied to `Expect`."""
@@ -100,6 +113,8 @@ class RequestReader:
             self.request.chunked = True
         elif key == b"expect":
             self.request.expects_continue = value.lower() == _CONTINUE
+        elif key == b"content-encoding":
+            self.request.encoding = value.decode("latin-1").lower()
         elif key == b"inference-header-content-length" and value.isdigit():
             self.request.json_bytes = int(value)
 

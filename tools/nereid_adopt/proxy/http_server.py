@@ -34,7 +34,8 @@ class CutOffError(Exception):
 class HttpExchange:
     """One request and its response.
 
-    on_data: gets the response's bytes as they arrive, from its head on. refuses: whether a
+    on_data: gets the response's bytes as they arrive, from its head on. before_data: called once
+    before. refuses: whether a
     response of this status is not passed on, in which case it is only kept.
     """
 
@@ -43,6 +44,7 @@ class HttpExchange:
     rest: AsyncIterator[bytes] | None = None
     on_data: Callable[[bytes], None] | None = None
     refuses: Callable[[int], bool] | None = None
+    before_data: Callable[[], None] | None = None
     max_body_bytes: int = 1 << 31
     parser: ResponseParser = field(default_factory=ResponseParser)
     body_bytes: int = 0
@@ -51,9 +53,9 @@ class HttpExchange:
     is_http: bool = True
 
     @property
-    def body(self) -> bytes | None:
-        """The response's body, or `None` if it was too large to be kept."""
-        return None if self.body_bytes > self.max_body_bytes else b"".join(self.parser.body)
+    def body(self) -> list[bytes] | None:
+        """The response's body in pieces, or `None` if it was too large to be kept."""
+        return None if self.body_bytes > self.max_body_bytes else self.parser.body
 
 
 class HttpServerConnection:
@@ -112,6 +114,11 @@ class HttpServerConnection:
         if self._protocol is not None:
             await self._protocol.closed.wait()
 
+    def end_output(self) -> None:
+        """Pass on that the client sends no more, so that the server may cancel its request."""
+        if self._protocol is not None:
+            self._protocol.end_output()
+
     def close(self) -> None:
         """Close the connection at once."""
         if self._protocol is not None:
@@ -153,6 +160,11 @@ class _Protocol(asyncio.Protocol):
             raise
         finally:
             self._exchange = self._done = None
+
+    def end_output(self) -> None:
+        if self._exchange is not None and not self.transport.is_closing():
+            self.usable = False
+            self.transport.write_eof()
 
     async def _send_rest(self, rest: AsyncIterator[bytes], done: asyncio.Future[None]) -> None:
         async for piece in rest:
@@ -243,6 +255,8 @@ class _Protocol(asyncio.Protocol):
             exchange.refused = True
             return
         exchange.passed_on = True
+        if exchange.before_data is not None:
+            exchange.before_data()
         if exchange.on_data is not None:
             exchange.on_data(b"".join(held))
 

@@ -6,36 +6,56 @@ import asyncio
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pickle import PickleBuffer
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from nereid.comparison.process import ReportProcess
     from nereid_adopt.calls.requests import RequestFacts
     from nereid_adopt.calls.traffic import SequenceStep, Side
 
+BROKEN_SEQUENCE: Final = "a request of its sequence was not copied"
+NO_REGION: Final = "its shared memory cannot be read"
+_MIN_BUFFER_BYTES: Final = 8192
 _MAX_DRAIN_S: Final = 2.0
 _MAX_BROKEN: Final = 100_000
-_MAX_CHANGES: Final = 1000
+_MAX_COUNTS: Final = 1000
+_OTHER: Final = "(other)"
+
+
+# Content as it arrived. Large pieces reach the process of copies without a copy of their own.
+Pieces = tuple["bytes | PickleBuffer", ...]
+
+
+def pieces_of(content: Iterable[bytes]) -> Pieces:
+    """Return content as a call has it."""
+    return tuple(
+        PickleBuffer(piece) if len(piece) >= _MIN_BUFFER_BYTES else piece for piece in content
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class HttpReply:
-    """Response of one server over HTTP. json_bytes: length of the JSON, 0 if all of it is."""
+    """Response of one server over HTTP.
+
+    json_bytes: length of the JSON, 0 if all of it is. encoding: its `Content-Encoding`.
+    """
 
     status: int
-    body: bytes
+    body: Pieces
     json_bytes: int = 0
+    encoding: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class GrpcReply:
-    """Response of one server over gRPC: a message, or a status that is not OK."""
+    """Response of one server over gRPC: the pieces of a message, or a status that is not OK."""
 
-    message: bytes | None
+    message: Pieces | None
     status: str = ""
     text: str = ""
 
@@ -52,11 +72,12 @@ class CopiedCall:
     # HTTP's target, or gRPC's path.
     path: str
     headers: tuple[tuple[bytes, bytes], ...]
-    request: bytes
+    request: Pieces
     reply: HttpReply | GrpcReply
     latency_s: float
     step: SequenceStep | None = None
     json_bytes: int = 0
+    encoding: str = ""
     inputs: Mapping[str, bytes] = field(default_factory=dict)
     outputs: Mapping[str, bytes] = field(default_factory=dict)
 
@@ -71,7 +92,6 @@ class StreamEvent:
     message: bytes = b""
     path: str = ""
     headers: tuple[tuple[bytes, bytes], ...] = ()
-    at_s: float = 0.0
     model: str = ""
 
 
@@ -108,7 +128,7 @@ class Recorder:
             self._broken.discard(step.key)
         if step.key not in self._broken:
             return True
-        self.not_copied[model, "a request of its sequence was not copied"] += 1
+        self._count_not_copied(model, BROKEN_SEQUENCE)
         if step.end:
             self._broken.discard(step.key)
         return False
@@ -129,7 +149,7 @@ class Recorder:
 
     def skip(self, model: str, reason: str, step: SequenceStep | None = None) -> None:
         """Count a request that has no copy."""
-        self.not_copied[model, reason] += 1
+        self._count_not_copied(model, reason)
         self._break_sequence(step)
 
     def abandon_stream(self, stream: int) -> None:
@@ -138,7 +158,9 @@ class Recorder:
 
     def note_change(self, name: str, *, ok: bool) -> None:
         """Count a change; ok: whether it had the same outcome at both servers."""
-        self.changes[name if len(self.changes) < _MAX_CHANGES else "(other)", ok] += 1
+        if (name, ok) not in self.changes and len(self.changes) >= _MAX_COUNTS:
+            name = _OTHER
+        self.changes[name, ok] += 1
 
     async def drain(self) -> None:
         """Wait until the copies of all earlier calls have ended, for two seconds at most."""
@@ -149,7 +171,13 @@ class Recorder:
 
     async def _ask_drained(self) -> None:
         with suppress(Unavailable):
-            await self._process.ask(DrainQuestion())
+            await self._process.ask_in_order(DrainQuestion())
+
+    def _count_not_copied(self, model: str, reason: str) -> None:
+        # Clients may name any models.
+        if (model, reason) not in self.not_copied and len(self.not_copied) >= _MAX_COUNTS:
+            model = _OTHER
+        self.not_copied[model, reason] += 1
 
     def _break_sequence(self, step: SequenceStep | None) -> None:
         if step is not None and not step.end and len(self._broken) < _MAX_BROKEN:

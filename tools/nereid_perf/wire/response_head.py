@@ -23,6 +23,7 @@ class ResponseParser:
         self.keeps_alive = False
         self.content_length = -1
         self.json_bytes = 0
+        self.content_encoding = ""
         self.server_timing = ""
         self.is_stream = False
         self.body: list[bytes] = []
@@ -39,6 +40,8 @@ class ResponseParser:
             self.content_length = int(value)
         elif key == b"inference-header-content-length":
             self.json_bytes = int(value)
+        elif key == b"content-encoding":
+            self.content_encoding = value.decode("latin-1").lower()
         elif key == b"content-type":
             self.is_stream = value.lower().startswith(_EVENT_STREAM)
         elif key == _SERVER_TIMING:

@@ -1,10 +1,19 @@
+import gzip
 import json
+import zlib
 from typing import Any
 
 import pytest
 
 from nereid.pb import kserve_pb2
-from nereid_adopt.calls.requests import NO_FACTS, RegionRange, grpc_facts, http_facts, model_of
+from nereid_adopt.calls.requests import (
+    NO_FACTS,
+    RegionRange,
+    decoded,
+    grpc_facts,
+    http_facts,
+    model_of,
+)
 from nereid_adopt.calls.traffic import SequenceStep
 
 _SHARED = {"shared_memory_region": "r", "shared_memory_byte_size": 8, "shared_memory_offset": 4}
@@ -78,9 +87,15 @@ def test_the_model_is_read_from_the_first_field_or_anywhere() -> None:
     assert model_of(request().SerializeToString()) == "m"
     long = kserve_pb2.ModelInferRequest(model_name="m" * 200).SerializeToString()
     assert model_of(long) == "m" * 200
-    second = (
-        kserve_pb2.ModelInferRequest(id="1").SerializeToString() + request().SerializeToString()
-    )
-    assert model_of(second) == "m"
+    other = kserve_pb2.ModelInferRequest(id="1").SerializeToString()
+    assert model_of(other + request().SerializeToString()) == "m"
     assert model_of(b"\xff") == ""
     assert model_of(b"") == ""
+
+
+def test_bodies_are_decoded() -> None:
+    assert decoded(b"x", "") == b"x"
+    assert decoded(gzip.compress(b"x"), "gzip") == b"x"
+    assert decoded(zlib.compress(b"x"), "deflate") == b"x"
+    assert decoded(b"x", "gzip") is None
+    assert decoded(gzip.compress(b"x")[:-1], "gzip") is None

@@ -1,0 +1,143 @@
+"""What the proxy of `nereid adopt` makes of gRPC, beside a small service."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import grpc
+import pytest
+
+from nereid.comparison.rules import parse_rules
+from nereid.comparison.tally import TallyOptions
+from nereid.rpc import RpcError, Server, SocketChannel, Status
+from nereid_adopt.calls.kinds import MODEL_INFER
+from nereid_adopt.copies.process import CopyOptions
+from nereid_adopt.running_proxy import Proxy
+from tests.support.rpc.echo_service import BIG, Site
+
+_NOBODY = "127.0.0.1:1"
+_STREAM_INFER = "/inference.GRPCInferenceService/ModelStreamInfer"
+# One method goes the way of inferences, the other one that of unknown methods.
+_WAYS = pytest.mark.parametrize("way", [MODEL_INFER, "/test/Echo"])
+
+
+@asynccontextmanager
+async def proxied(infer: str = "echo") -> AsyncIterator[tuple[Site, str, SocketChannel]]:
+    """Run a service and a proxy before it, and connect a client. infer: method of inferences."""
+    site = Site()
+    handlers = site.handlers()
+    unary = {**handlers.unary, MODEL_INFER: getattr(site, infer)}
+    streams = {**handlers.stream, _STREAM_INFER: site.chat}
+    server = Server(replace(handlers, unary=unary, stream=streams))
+    address = await server.listen("127.0.0.1:0")
+    options = CopyOptions(
+        (address, _NOBODY), (address, _NOBODY), parse_rules({}), TallyOptions(), 5
+    )
+    proxy = Proxy(options, max_queued_bytes=1 << 20, max_copied_bytes=64 << 20)
+    _, port = await proxy.open("127.0.0.1:0", "127.0.0.1:0")
+    channel = SocketChannel(port)
+    try:
+        async with asyncio.timeout(30):
+            yield site, port, channel
+    finally:
+        await channel.close()
+        await proxy.close()
+        await server.close()
+
+
+@_WAYS
+async def test_messages_of_any_size_pass_both_ways(way: str) -> None:
+    async with proxied() as (_, _, channel):
+        for message in (b"", b"x", BIG):
+            assert await channel.unary(way, message) == message
+        messages = [b"%d" % number for number in range(200)]
+        assert await asyncio.gather(*map(partial(channel.unary, way), messages)) == messages
+
+
+async def test_metadata_status_and_trailers_pass() -> None:
+    async with proxied(infer="refuse") as (_, _, channel):
+        for way in (MODEL_INFER, "/test/Refuse"):
+            with pytest.raises(RpcError) as raised:
+                await channel.unary(way, b"", metadata=(("key", "value"), ("key-bin", b"\0\xff")))
+            assert raised.value.status is Status.FAILED_PRECONDITION
+            assert raised.value.message == "nicht möglich: 100 % ✓\n"
+            assert dict(raised.value.trailers) == {"why": "because", "why-bin": b"\x00\xff"}
+
+
+@_WAYS
+async def test_request_metadata_passes(way: str) -> None:
+    async with proxied() as (site, _, channel):
+        await channel.unary(way, b"", metadata=(("key", "value"), ("key-bin", b"\0\xff")))
+        assert dict(site.calls[0].metadata)["key-bin"] == b"\0\xff"
+        assert dict(site.calls[0].metadata)["key"] == "value"
+
+
+async def test_a_cancelled_call_is_cancelled_at_the_server() -> None:
+    for way in (MODEL_INFER, "/test/Hold"):
+        async with proxied(infer="hold") as (site, _, channel):
+            call = asyncio.ensure_future(channel.unary(way, b""))
+            await site.seen.wait()
+            call.cancel()
+            await site.cancelled.wait()
+
+
+async def test_a_client_that_disconnects_cancels_its_calls() -> None:
+    async with proxied(infer="hold") as (site, _, channel):
+        call = asyncio.ensure_future(channel.unary(MODEL_INFER, b""))
+        await site.seen.wait()
+        await channel.close()
+        await site.cancelled.wait()
+        with pytest.raises(RpcError):
+            await call
+
+
+async def test_deadlines_are_the_servers() -> None:
+    async with proxied(infer="hold") as (site, _, channel):
+        with pytest.raises(RpcError, match="deadline"):
+            await channel.unary(MODEL_INFER, b"", timeout_s=0.2)
+        assert site.calls[0].deadline is not None
+
+
+@pytest.mark.parametrize("path", ["/test/Chat", _STREAM_INFER])
+async def test_streams_pass_message_by_message(path: str) -> None:
+    async with proxied() as (_, _, channel):
+        received: asyncio.Queue[bytes | None] = asyncio.Queue()
+        closed: asyncio.Future[RpcError | None] = asyncio.get_running_loop().create_future()
+        stream = channel.stream(path, on_message=received.put_nowait, on_close=closed.set_result)
+        for number in range(10):
+            stream.send(b"%d" % number)
+            assert await received.get() == b"%d" % number
+        stream.send(BIG)
+        assert await received.get() == BIG
+        stream.half_close()
+        assert await closed is None
+
+
+async def test_a_server_without_anybody_is_unavailable() -> None:
+    options = CopyOptions((_NOBODY,) * 2, (_NOBODY,) * 2, parse_rules({}), TallyOptions(), 5)
+    proxy = Proxy(options, max_queued_bytes=0, max_copied_bytes=1000)
+    _, port = await proxy.open("127.0.0.1:0", "127.0.0.1:0")
+    channel = SocketChannel(port)
+    try:
+        for path in (MODEL_INFER, _STREAM_INFER, "/test/Echo"):
+            with pytest.raises(RpcError, match="cannot be reached") as raised:
+                await channel.unary(path, b"")
+            assert raised.value.status is Status.UNAVAILABLE
+        assert proxy.site.recorder.failures == 3
+    finally:
+        await channel.close()
+        await proxy.close()
+
+
+async def test_another_client_library_is_served() -> None:
+    gzip = grpc.Compression.Gzip
+    async with (
+        proxied() as (_, address, _),
+        grpc.aio.insecure_channel(address, compression=gzip) as channel,
+    ):
+        call: Any = channel.unary_unary(MODEL_INFER)
+        for message in (b"a" * 100_000, b""):
+            assert await call(message) == message

@@ -1,0 +1,266 @@
+"""What the proxy of `nereid adopt` makes of HTTP/1.1, beside a scripted old server."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from nereid.comparison.rules import parse_rules
+from nereid.comparison.tally import TallyOptions
+from nereid_adopt.copies.process import CopyOptions
+from nereid_adopt.running_proxy import Proxy
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+_NOBODY = "127.0.0.1:1"
+
+
+class OldServer:
+    """Serves each connection by a script, and counts them."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self.connections = 0
+        self.disconnected = asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            await self._script(reader, writer)
+        except (OSError, asyncio.IncompleteReadError):
+            self.disconnected.set()
+        finally:
+            writer.close()
+
+
+@asynccontextmanager
+async def proxied(
+    script: Script, max_copied_bytes: int = 1 << 20
+) -> AsyncIterator[tuple[OldServer, Proxy, Callable[[], Awaitable[Streams]]]]:
+    """Run an old server and a proxy before it; the last value connects a client."""
+    old = OldServer(script)
+    server = await asyncio.start_server(old.serve, "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    options = CopyOptions(
+        (address, _NOBODY), (address, _NOBODY), parse_rules({}), TallyOptions(), 5
+    )
+    proxy = Proxy(options, max_queued_bytes=1 << 20, max_copied_bytes=max_copied_bytes)
+    http, _ = await proxy.open("127.0.0.1:0", "127.0.0.1:0")
+    host, _, port = http.rpartition(":")
+    clients: list[asyncio.StreamWriter] = []
+
+    async def connect() -> Streams:
+        streams = await asyncio.open_connection(host, int(port))
+        clients.append(streams[1])
+        return streams
+
+    try:
+        async with asyncio.timeout(30):
+            yield old, proxy, connect
+    finally:
+        for client in clients:
+            client.close()
+        await proxy.close()
+        server.close()
+
+
+async def read_request(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
+    """Head and body of one request."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    if b"chunked" in head.lower():
+        body = await reader.readuntil(b"0\r\n\r\n")
+    else:
+        _, found, rest = head.lower().partition(b"content-length: ")
+        body = await reader.readexactly(int(rest.split(b"\r\n")[0])) if found else b""
+    return head, body
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Respond to each request with its target and body."""
+    while True:
+        head, body = await read_request(reader)
+        content = head.split(b" ")[1] + b" " + body
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(content), content))
+
+
+def post(target: bytes, body: bytes, more: bytes = b"") -> bytes:
+    head = b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n%s\r\n"
+    return head % (target, len(body), more) + body
+
+
+async def read_response(reader: asyncio.StreamReader) -> bytes:
+    """The body of one response."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    return await reader.readexactly(int(head.split(b"Content-Length: ")[1].split(b"\r\n")[0]))
+
+
+async def test_pipelined_requests_get_their_responses_in_order() -> None:
+    async with proxied(echo) as (old, _, connect):
+        reader, writer = await connect()
+        targets = [b"/%d" % number for number in range(40)]
+        writer.write(b"".join(post(target, b"b") for target in targets))
+        assert [await read_response(reader) for _ in targets] == [t + b" b" for t in targets]
+        assert old.connections == 1
+
+
+async def test_a_client_that_expects_100_continue_gets_it() -> None:
+    async with proxied(echo) as (_, _, connect):
+        reader, writer = await connect()
+        request = post(b"/v2/models/m/infer", b"body", b"Expect: 100-continue\r\n")
+        writer.write(request[:-4])
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(request[-4:])
+        assert await read_response(reader) == b"/v2/models/m/infer body"
+
+
+@pytest.mark.parametrize("max_copied_bytes", [1 << 20, 3])
+async def test_chunked_requests_are_passed_on(max_copied_bytes: int) -> None:
+    async with proxied(echo, max_copied_bytes) as (_, proxy, connect):
+        reader, writer = await connect()
+        head = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        writer.write(head + b"3\r\nabc\r\n")
+        await writer.drain()
+        writer.write(b"2\r\nde\r\n0\r\n\r\n")
+        body = await read_response(reader)
+        assert [piece for piece in body.split(b"\r\n") if piece.isalpha()] in (
+            [b"abcde"],
+            [b"abc", b"de"],
+        )
+        # The connection serves on.
+        writer.write(post(b"/next", b""))
+        assert await read_response(reader) == b"/next "
+        assert (proxy.site.recorder.not_copied.total() == 1) is (max_copied_bytes == 3)
+
+
+async def test_a_large_request_is_passed_on_as_it_arrives() -> None:
+    async with proxied(echo, max_copied_bytes=1000) as (_, proxy, connect):
+        reader, writer = await connect()
+        body = bytes(8 << 20)
+        writer.write(post(b"/v2/models/m/infer", body))
+        assert await read_response(reader) == b"/v2/models/m/infer " + body
+        assert proxy.site.recorder.not_copied["m", "the request is too large"] == 1
+
+
+async def test_a_client_that_disconnects_cancels_its_request() -> None:
+    async def wait(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        arrived.set()
+        await reader.readexactly(1)
+
+    arrived = asyncio.Event()
+    async with proxied(wait) as (old, _, connect):
+        _, writer = await connect()
+        writer.write(post(b"/v2/models/m/infer", b"b"))
+        await arrived.wait()
+        writer.transport.abort()
+        await old.disconnected.wait()
+
+
+async def test_an_idle_connection_that_the_server_closed_fails_nobody() -> None:
+    async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+
+    async with proxied(once) as (old, _, connect):
+        reader, writer = await connect()
+        for number in range(1, 4):
+            writer.write(post(b"/v2/models/m/infer", b"b"))
+            assert await read_response(reader) == b"ok"
+            assert old.connections == number
+
+
+async def test_heads_have_no_body() -> None:
+    async def head(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n")
+
+    async with proxied(head) as (old, _, connect):
+        reader, writer = await connect()
+        for _ in range(3):
+            writer.write(b"HEAD / HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert b"Content-Length: 5" in await reader.readuntil(b"\r\n\r\n")
+        assert old.connections == 1
+
+
+async def test_a_body_without_a_length_ends_with_its_connection() -> None:
+    response = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + bytes(1000)
+
+    async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(response)
+
+    async with proxied(close) as (_, proxy, connect):
+        reader, writer = await connect()
+        writer.write(post(b"/v2/models/m/infer", b"b"))
+        assert await reader.read() == response
+        assert proxy.site.recorder.failures == 0
+
+
+async def test_a_cut_off_response_is_cut_off() -> None:
+    response = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc"
+
+    async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(response)
+
+    async with proxied(cut) as (_, proxy, connect):
+        reader, writer = await connect()
+        writer.write(post(b"/v2/models/m/infer", b"b"))
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+            await read_response(reader)
+        assert proxy.site.recorder.failures == 1
+
+
+async def test_a_server_that_is_gone_is_a_bad_gateway() -> None:
+    async def drop(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+
+    async with proxied(drop) as (_, proxy, connect):
+        reader, writer = await connect()
+        for _ in range(2):
+            writer.write(post(b"/v2/models/m/infer", b"b"))
+            assert b"connection lost" in await read_response(reader)
+        assert proxy.site.recorder.failures == 2
+
+
+async def test_a_client_that_does_not_read_stops_the_server() -> None:
+    sent = 0
+
+    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        await read_request(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (1 << 30))
+        while True:
+            writer.write(bytes(1 << 16))
+            sent += 1 << 16
+            await asyncio.wait_for(writer.drain(), 1)
+
+    stalled = asyncio.Event()
+
+    async def watched(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await flood(reader, writer)
+        except TimeoutError:
+            stalled.set()
+
+    async with proxied(watched) as (_, _, connect):
+        reader, writer = await connect()
+        writer.write(post(b"/v2/models/m/infer", b"b"))
+        await stalled.wait()
+        assert sent < 32 << 20
+        await reader.read(1)
+
+
+async def test_one_that_cannot_be_parsed_is_the_old_server_s_to_refuse() -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        received.append(await reader.read(1000))
+        writer.write(b"HTTP/1.1 400 mine\r\n\r\n")
+
+    received: list[bytes] = []
+    async with proxied(refuse) as (_, _, connect):
+        reader, writer = await connect()
+        writer.write(b"\x16\x03\x01 this is TLS")
+        assert await reader.read() == b"HTTP/1.1 400 mine\r\n\r\n"
+        assert received == [b"\x16\x03\x01 this is TLS"]
