@@ -275,8 +275,19 @@ INSTANCES: Final = _gauge(
 )
 TRAFFIC_WEIGHT: Final = _gauge(
     "nereid_model_traffic_weight",
-    "Weight of the version among requests that name none; no series if all go to the latest",
+    "Weight of the version among requests that name none",
     *_MODEL,
+)
+ROLLOUT_PERCENT: Final = _gauge(
+    "nereid_model_rollout_percent",
+    "Percent of the requests that a rollout gives the version",
+    *_MODEL,
+)
+ROLLOUTS: Final = _counter(
+    "nereid_model_rollouts_total",
+    "Rollouts that have ended: done, back or aborted",
+    "model",
+    "outcome",
 )
 MODEL_MEMORY: Final = _gauge(
     "nereid_model_memory_bytes",

@@ -79,7 +79,7 @@ def _body(parser: CommandParser, given: argparse.Namespace) -> dict[str, Any] | 
 
 def _wait(server: Server, path: str, document: dict[str, Any], given: argparse.Namespace) -> int:
     shown: tuple[object, ...] = ()
-    heard_s = time.monotonic()
+    received_s = time.monotonic()
     while True:
         state = document.get("state"), document.get("percent")
         if state != shown:
@@ -90,9 +90,9 @@ def _wait(server: Server, path: str, document: dict[str, Any], given: argparse.N
         time.sleep(_INTERVAL_S)
         try:
             document = server.call("GET", path)
-            heard_s = time.monotonic()
+            received_s = time.monotonic()
         except (CannotAskError, OSError) as error:
-            if time.monotonic() - heard_s > _PATIENCE_S:
+            if time.monotonic() - received_s > _PATIENCE_S:
                 print_error(_PROGRAM, error)
                 return 2
 

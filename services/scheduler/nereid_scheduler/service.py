@@ -150,6 +150,7 @@ class SchedulerService:
             cache_usage=environment.cache.usage,
             state_failures=lambda: environment.state.failures,
             on_demand=on_demand.counts if settings.lazy_loading else None,
+            rollouts=models.rollouts,
         )
         self._counts = CountsReport(models.catalogue, self.metrics)
         self._control = Control(

@@ -205,8 +205,7 @@ class ModelControlSettings:
         " schedulers of one mesh share and no other mesh has; requires a mesh token", _state_name,
     )  # fmt: skip
     traffic_file: str = flag(
-        "", "a JSON file with the traffic of models by their names, read again when it changes;"
-        " calls cannot set the traffic of these models",
+        "", "a JSON file with models' traffic, which is watched; calls cannot set it then",
     )  # fmt: skip
     lazy_loading: bool = flag(
         False, "whether models are loaded when their first requests come, which wait, but for those"

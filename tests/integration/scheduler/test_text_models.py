@@ -1,5 +1,6 @@
 """Files of text models that gateways get with the configuration that they go with."""
 
+import shutil
 import time
 from pathlib import Path
 
@@ -77,3 +78,19 @@ async def test_files_of_a_load_request_are_its_own(repository: Path) -> None:
         await it.load(config=OVERRIDE, files=files)
         await it.until_state("READY")
         assert dict((await it.control("ModelText", name="doubler")).files) == {"text.json": b"[1]"}
+
+
+async def test_files_are_those_of_the_version_that_most_requests_go_to(repository: Path) -> None:
+    folder = repository / "doubler"
+    shutil.copytree(folder / "1", folder / "2")
+    for number in ("1", "2"):
+        (folder / number / "text.json").write_text(f"[{number}]")
+    async with world(repository, model_control_mode="explicit") as it:
+        await it.executor()
+        await it.load(config=OVERRIDE | {"version_policy": {"all": {}}})
+        for weights, version in ({}, "2"), ({1: 9, 2: 1}, "1"), ({1: 1, 2: 9}, "2"):
+            if weights:
+                await it.control("ModelTraffic", model="doubler", traffic={"weights": weights})
+            text = await it.control("ModelText", name="doubler")
+            assert (text.version, text.files["text.json"]) == (version, f"[{version}]".encode())
+        assert (await it.control("ModelText", name="doubler", version="1")).version == "1"

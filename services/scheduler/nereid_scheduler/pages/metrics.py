@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.batching.policies.latency_target import LatencyTarget
     from nereid_scheduler.control.repository.repositories import Repositories
     from nereid_scheduler.control.residency.on_demand import OnDemandCounts
+    from nereid_scheduler.control.rollouts.rollouts import Rollouts
     from nereid_scheduler.core.measurements.latencies import Latencies, MetricsConfig
     from nereid_scheduler.core.measurements.statistics import GpuShare, ModelStatistics
     from nereid_scheduler.core.requests.load_queue import LoadQueue
@@ -55,8 +56,10 @@ class SchedulerMetrics:
         cache_usage: Callable[[], pb.CacheUsage | None] = lambda: None,
         state_failures: Callable[[], int | None] = lambda: None,
         on_demand: OnDemandCounts | None = None,
+        rollouts: Rollouts | None = None,
     ) -> None:
         self._on_demand = on_demand
+        self._rollouts = rollouts
         self._state_failures = state_failures
         self._catalogue = catalogue
         self._loader = loader
@@ -92,6 +95,7 @@ class SchedulerMetrics:
             page.add_value(metrics.REPOSITORY_STALE, int(is_stale), {"repository": path})
         self._write_unavailable(page, models)
         self._write_traffic(page, models)
+        self._write_rollouts(page, models)
         # Executors have no pinned memory pool, but Triton's dashboards query these metrics.
         page.add_value(metrics.PINNED_TOTAL, 0)
         page.add_value(metrics.PINNED_USED, 0)
@@ -159,6 +163,17 @@ class SchedulerMetrics:
             for version, weight in sorted(weights.items()):
                 labels = {"model": model.plain_name, "version": str(version), **own}
                 page.add_value(metrics.TRAFFIC_WEIGHT, weight, labels)
+
+    def _write_rollouts(self, page: Page, models: Collection[str]) -> None:
+        if self._rollouts is None:
+            return
+        for name, rollout in self._rollouts.not_over():
+            if not models or name in models:
+                labels = {"model": name, "version": str(rollout.to)}
+                page.add_value(metrics.ROLLOUT_PERCENT, rollout.percent, labels)
+        for (name, outcome), count in sorted(self._rollouts.ended.items()):
+            if not models or name in models:
+                page.add_value(metrics.ROLLOUTS, count, {"model": name, "outcome": outcome})
 
     def write_version(self, page: Page, served: ServedVersion, model: ModelVersion) -> Labels:
         """Write a version's counters and current values; return its labels."""

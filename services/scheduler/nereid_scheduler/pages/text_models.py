@@ -16,6 +16,7 @@ from nereid.core.methods import SCHEDULER
 from nereid.pb import nereid_pb2 as pb
 from nereid.text import may_be_text_model
 from nereid_scheduler.pages.control import control_handler
+from nereid_scheduler.placement.models.traffic_split import find_split
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -40,6 +41,10 @@ def text_handlers(
             return pb.ModelTextResponse(names=sorted(names))
         await ensure(request.name, request.version)
         served = catalogue.require(request.name, request.version)
+        split = None if request.version else find_split(catalogue, request.name, may_wait=False)
+        if split is not None:
+            # Requests with a text go to versions with the same files as this one.
+            served = split.heaviest or served
         return await _describe(served, request.known_digest)
 
     return {SCHEDULER + "ModelText": control_handler(pb.ModelTextRequest, respond)}

@@ -9,7 +9,14 @@ import pytest
 from nereid.core.errors import STOPPING_MESSAGE
 from nereid.core.sequence_owners import is_limited, is_principal
 from nereid.core.tensors.digest import DIGEST_BYTES, KEY_BYTES
-from nereid.core.wire.messages import CachedModels, ErrorStatus, InferResponse, Payload
+from nereid.core.traffic.caller_keys import key_of, source_tag
+from nereid.core.wire.messages import (
+    CachedModels,
+    ErrorStatus,
+    InferResponse,
+    Payload,
+    TrafficKeys,
+)
 from nereid.mesh_routing.access import OneScheduler
 from nereid.pb import kserve_pb2
 from nereid.rpc import Handlers
@@ -269,3 +276,53 @@ class TestSequenceOwners:
         request.parameters = {"sequence_id": 7}
         it.upstream.infer(request, it.responses.append)
         return request.sequence_owner
+
+
+def of_caller(model: str, user: str | None = "u", version: str = "") -> ClientRequest:
+    head = kserve_pb2.ModelInferRequest(model_name=model, model_version=version)
+    request = ClientRequest(0, head.SerializeToString(), [])
+    request.headers = {} if user is None else {b"x-user": user.encode()}
+    return request
+
+
+async def test_requests_have_the_keys_that_schedulers_ask_for() -> None:
+    it = UpstreamOnFakeLink()
+    tag = source_tag("header:x-user")
+    other = (("n", "principal"),)
+    for keys, expected in (((), b""), ((("m", "header:x-user"), *other), tag + key_of(b"u"))):
+        it.link.on_items([TrafficKeys(keys)])
+        request = of_caller("m")
+        it.upstream.infer(request, it.responses.append)
+        assert request.caller_key == expected
+    over_grpc = of_caller("m")
+    over_grpc.headers = (("x-user", "other"), ("x-user", "u"))
+    in_bytes = of_caller("m")
+    in_bytes.headers = (("x-user", b"u"),)
+    alice = of_caller("n")
+    alice.sender = Owner(Principal("alice"), it.budget.open_account("a"))
+    anonymous = of_caller("n")
+    requests = {
+        over_grpc: tag + key_of(b"u"),
+        in_bytes: tag + key_of(b"u"),
+        of_caller("m", None): tag,
+        of_caller("m", version="1"): b"",
+        of_caller("l"): b"",
+        alice: source_tag("principal") + key_of(Principal("alice").sequence_owner.encode()),
+        anonymous: source_tag("principal"),
+    }
+    for request in requests:
+        it.upstream.infer(request, it.responses.append)
+    assert [request.caller_key for request in requests] == [*requests.values()]
+    it.close()
+
+
+async def test_requests_that_wait_for_the_scheduler_get_their_keys_with_its_greeting() -> None:
+    it = UpstreamOnFakeLink()
+    it.link.on_down()
+    request = of_caller("m")
+    it.upstream.infer(request, it.responses.append)
+    assert request.caller_key == b""
+    it.link.on_items([TrafficKeys((("m", "header:x-user"),)), CachedModels(())])
+    assert request.caller_key == source_tag("header:x-user") + key_of(b"u")
+    assert it.link.sent[-1] is request
+    it.close()

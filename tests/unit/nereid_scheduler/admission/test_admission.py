@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from nereid.core.errors import Unavailable
+from nereid.core.traffic.weights import make_traffic
 from nereid.core.wire.messages import InferRequest, MovedResponse
 from nereid.pb import kserve_pb2
 from nereid.timeline.recorder import Recorder
@@ -272,3 +273,49 @@ async def test_a_held_request_is_compared_with_the_version_that_becomes_ready() 
 
 def text_request(number: int, digest: bytes) -> InferRequest:
     return request(number, text_digest=digest)
+
+
+def second_version(it: AdmissionWorld, state: str = "loading") -> Any:
+    """Add version 2 to the model, and divide the requests between both."""
+    runtime = ModelVersion(model_of(TENSORS), 2, VersionContext(QueueLimits(0)))
+    second = served_version(number=2, state=state, runtime=runtime)
+    it.catalogue.set_model(served_model("m", it.served, second))
+    traffic = it.catalogue.traffic
+    traffic.apply("m", traffic.next_setting("m", make_traffic({1: 1, 2: 1}), 1))
+    it.admission.models_changed()
+    return second
+
+
+async def test_requests_of_versions_by_weight_wait_for_their_own_version() -> None:
+    it = AdmissionWorld(max_held=100)
+    second = second_version(it)
+    it.gateway.on_items([request(number) for number in range(1, 41)])
+    assert len(it.load_queue) == 40
+    first = it.ready()
+    await turn()
+    # Others could be executed by the first version, but are the second one's.
+    others = len(it.load_queue)
+    assert len(first.requests.entries) == 40 - others
+    assert 5 < others < 35
+    second.life.report("a", LoadStatus.UP)
+    it.admission.models_changed()
+    await turn()
+    assert len(it.load_queue) == 0
+    runtime = second.ready_runtime
+    assert len(runtime.requests.entries) == others
+    # From now on the choice is remembered, and made for each request.
+    it.gateway.on_items([request(number) for number in range(41, 81)])
+    for model in (first, runtime):
+        assert 25 < len(model.requests.entries) < 55
+        model.fail_all(Unavailable("over"))
+
+
+async def test_a_request_that_no_weighted_version_may_have_is_refused() -> None:
+    it = AdmissionWorld()
+    it.ready().fail_all(Unavailable("over"))
+    traffic = it.catalogue.traffic
+    traffic.apply("m", traffic.next_setting("m", make_traffic({1: 0, 2: 1}), 1))
+    it.admission.models_changed()
+    it.gateway.on_items([request(1)])
+    ((_, text),) = it.errors()
+    assert text == "no version of model 'm' that its traffic goes to is ready"

@@ -1,4 +1,4 @@
-"""The process that compares copies. The argument is the descriptor of its socket."""
+"""The process that compares copies. The arguments are the descriptors of its sockets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import sys
 
 import uvloop
 
-from nereid_gateway.extras.shadows.process import compare_until_closed
+from nereid.comparison.process import serve_report
+from nereid_gateway.extras.shadows.process import ShadowReporter
 
 if __name__ == "__main__":
-    uvloop.run(compare_until_closed(int(sys.argv[1])))
+    uvloop.run(serve_report(sys.argv[1:], ShadowReporter))

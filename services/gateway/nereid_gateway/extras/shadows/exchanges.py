@@ -19,7 +19,7 @@ class RawResponse(NamedTuple):
     error: tuple[int, str] | None = None
 
 
-class Answer(NamedTuple):
+class Reply(NamedTuple):
     """All responses to one request, and the seconds until the last one."""
 
     responses: Sequence[RawResponse]
@@ -40,15 +40,15 @@ class CopiedExchange(NamedTuple):
     """Request with the responses of the model and of its shadow."""
 
     request: CopiedRequest
-    old: Answer
-    new: Answer
+    old: Reply
+    new: Reply
 
 
 class CopyToServer(NamedTuple):
     """Request that the process itself sends to another server."""
 
     request: CopiedRequest
-    old: Answer
+    old: Reply
 
 
 class SetShadows(NamedTuple):
@@ -88,7 +88,7 @@ class ModelCounts(NamedTuple):
 _OWN_PARAMETERS: Final = frozenset({"triton_final_response"})
 
 
-def exchange_of(request: CopiedRequest, old: Answer, new: Answer) -> Exchange:
+def exchange_of(request: CopiedRequest, old: Reply, new: Reply) -> Exchange:
     """Return an exchange to compare. Raises DecodeError or ValueError for damaged bytes."""
     message = kserve_pb2.ModelInferRequest.FromString(request.head)
     return Exchange(

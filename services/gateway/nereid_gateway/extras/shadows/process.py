@@ -1,18 +1,14 @@
-"""The loop of the process that compares copies, and sends those for other servers."""
+"""Part of the process that compares copies, and sends those for other servers."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import socket
 from collections import Counter
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import DecodeError
 
-from nereid.comparison.process import pack, receive
 from nereid.comparison.rules import Rules
 from nereid.comparison.shadow import Shadow, parse_shadow
 from nereid.comparison.tally import Redaction, Tally, TallyOptions
@@ -21,7 +17,6 @@ from nereid.pb import kserve_pb2
 from nereid.rpc import RpcError, SocketChannel
 from nereid.rpc.grpc.channel import ChannelOptions
 from nereid_gateway.extras.shadows.exchanges import (
-    Answer,
     CopiedExchange,
     CopyToServer,
     CountsQuestion,
@@ -29,6 +24,7 @@ from nereid_gateway.extras.shadows.exchanges import (
     ModelQuestion,
     NotCompared,
     RawResponse,
+    Reply,
     SetShadows,
     exchange_of,
 )
@@ -37,7 +33,6 @@ if TYPE_CHECKING:
     from nereid.comparison.shadow import Shadow
     from nereid_gateway.extras.shadows.exchanges import CopiedRequest
 
-_NICENESS: Final = 10
 # Copies for one other server in flight. Further ones are dropped.
 _MAX_COPIES: Final = 16
 _INFER: Final = "/inference.GRPCInferenceService/ModelInfer"
@@ -66,7 +61,7 @@ class _Model:
         self.channel = SocketChannel(address, ChannelOptions()) if address else None
         self._name = name
 
-    def add(self, request: CopiedRequest, old: Answer, new: Answer) -> None:
+    def add(self, request: CopiedRequest, old: Reply, new: Reply) -> None:
         """Compare an exchange."""
         try:
             differences = self.tally.add(exchange_of(request, old, new))
@@ -85,7 +80,7 @@ class _Model:
         compared, differing = self.tally.totals(self._name)
         return ModelCounts(compared, differing, dict(self.kinds), dict(self.not_compared))
 
-    async def send(self, request: CopiedRequest, old: Answer) -> None:
+    async def send(self, request: CopiedRequest, old: Reply) -> None:
         """Send a copy to the other server, and compare its response."""
         assert self.channel is not None
         begin = perf_counter()
@@ -107,13 +102,14 @@ class _Model:
             payloads = tuple(response.raw_output_contents)
             response.ClearField("raw_output_contents")
             raw = RawResponse(response.SerializeToString(), payloads)
-        self.add(request, old, Answer((raw,), perf_counter() - begin))
+        self.add(request, old, Reply((raw,), perf_counter() - begin))
 
 
-class Shadows:
-    """Shadows of all models."""
+class ShadowReporter:
+    """Shadows of all models, as a Reporter. Each model has a tally of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, _: object = None) -> None:
+        self.tally = Tally(Rules())
         self._models: dict[str, _Model] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -128,9 +124,14 @@ class Shadows:
             if name not in self._models:
                 self._models[name] = _Model(name, text)
 
-    def on_message(self, message: object) -> None:
-        """Handle a message that needs no reply."""
+    async def on_message(self, message: object) -> object | None:
+        """Handle a message; return the reply to a question."""
         match message:
+            case CountsQuestion():
+                return {name: model.counts() for name, model in self._models.items()}
+            case ModelQuestion(name):
+                known = self._models.get(name)
+                return {} if known is None else known.tally.document()
             case SetShadows(shadows):
                 self.set(shadows)
             case CopiedExchange(request, old, new):
@@ -141,17 +142,14 @@ class Shadows:
             case NotCompared(name, reason, number):
                 if (model := self._models.get(name)) is not None:
                     model.add_not_compared(reason, number)
+        return None
 
-    def counts(self) -> dict[str, ModelCounts]:
-        """Return the counts by model."""
-        return {name: model.counts() for name, model in self._models.items()}
+    async def close(self) -> None:
+        """Close the connections to other servers."""
+        self.set({})
+        await asyncio.gather(*self._tasks)
 
-    def report(self, name: str) -> dict[str, Any] | None:
-        """Return the report of a model; `None` without a shadow."""
-        model = self._models.get(name)
-        return None if model is None else model.tally.document()
-
-    def _send(self, request: CopiedRequest, old: Answer) -> None:
+    def _send(self, request: CopiedRequest, old: Reply) -> None:
         model = self._models.get(request.model)
         if model is None or model.channel is None:
             return
@@ -181,19 +179,3 @@ def _message_of(request: CopiedRequest, model: str) -> bytes:
     write_parameters(request.parameters, message.parameters)
     message.raw_input_contents.extend(request.payloads)
     return message.SerializeToString()
-
-
-async def compare_until_closed(descriptor: int) -> None:
-    """Compare what is received on a socket until its other end is closed."""
-    os.nice(_NICENESS)
-    reader, writer = await asyncio.open_unix_connection(sock=socket.socket(fileno=descriptor))
-    shadows = Shadows()
-    with contextlib.suppress(OSError, EOFError):
-        while True:
-            match await receive(reader):
-                case CountsQuestion():
-                    writer.writelines(pack(shadows.counts()))
-                case ModelQuestion(name):
-                    writer.writelines(pack(shadows.report(name)))
-                case message:
-                    shadows.on_message(message)

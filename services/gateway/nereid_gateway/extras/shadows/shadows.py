@@ -1,7 +1,7 @@
 """Copies of clients' requests for models' shadows.
 
     watch      a request is about to be sent: draw whether it is copied, and keep its inputs
-    on_answer  its last response was handed out: send the copy, unless a budget is used up
+    on_responded  its last response was handed out: send the copy, unless a budget is used up
     compare    the copy has its last response: both go to the process that compares
 
 No client waits for any of it: what does not fit into a budget is counted and not copied.
@@ -29,7 +29,6 @@ from nereid_gateway.core.client_request import ClientRequest
 from nereid_gateway.core.request_head import HeadReader
 from nereid_gateway.core.tensors.tensor_memory import tensor_bytes
 from nereid_gateway.extras.shadows.exchanges import (
-    Answer,
     CopiedExchange,
     CopiedRequest,
     CopyToServer,
@@ -37,6 +36,7 @@ from nereid_gateway.extras.shadows.exchanges import (
     ModelQuestion,
     NotCompared,
     RawResponse,
+    Reply,
     SetShadows,
 )
 
@@ -171,8 +171,8 @@ class Shadows:
         self._send_not_compared()
         if self._process is None:
             raise Unavailable("no process compares responses")
-        document = await self._process.ask(ModelQuestion(name))
-        return None if document is None else {**document, "sent": model.sent}
+        document = await self._process.ask_in_order(ModelQuestion(name))
+        return {**document, "sent": model.sent} if document else None
 
     def write_metrics(self, page: Page) -> None:
         """Add the series of shadows to a page. Counts are a second old at most."""
@@ -235,7 +235,7 @@ class Shadows:
                 self._announced.clear()
                 process.submit("", SetShadows(self._texts))
             self._send_not_compared()
-            before, self.counts = self.counts, await process.ask(CountsQuestion())
+            before, self.counts = self.counts, await process.ask_in_order(CountsQuestion())
             for name, counts in self.counts.items():
                 if before.get(name) != counts and name in self._texts:
                     await self._report_counts(name, self._texts[name], counts)
@@ -289,29 +289,29 @@ class _Model:
         if watched.sequence is not None:
             self._end_sequence(watched.sequence)
 
-    def on_answer(self, watched: _Watched) -> None:
+    def on_responded(self, watched: _Watched) -> None:
         """Send the copy of a request that has its last response, or have it wait its turn."""
         sequence = watched.sequence
         if self._is_closed:
             return
         if self.shadow.kind == VERSION and self._version_of(watched) == self.shadow.target:
-            # The shadow itself has answered.
+            # The shadow itself has responded.
             if sequence is not None:
                 self._end_sequence(sequence)
             return
         if sequence is None:
             self._send(watched)
-        elif sequence.is_ended or watched.number != sequence.answered + 1:
+        elif sequence.is_ended or watched.number != sequence.responded + 1:
             # The client has cancelled the one before, or did not wait for it.
             self.drop(watched, SEQUENCE)
         elif sequence.is_busy:
-            sequence.answered += 1
+            sequence.responded += 1
             if len(sequence.waiting) < _MAX_WAITING:
                 sequence.waiting.append(watched)
             else:
                 self.drop(watched, FULL)
         else:
-            sequence.answered += 1
+            sequence.responded += 1
             sequence.is_busy = True
             self._send(watched)
 
@@ -327,7 +327,7 @@ class _Model:
         if reason:
             self.drop(watched, reason)
         elif not self.shadows.submit(
-            self.name, CopiedExchange(watched.copied(), watched.answer(), copy.answer())
+            self.name, CopiedExchange(watched.copied(), watched.reply(), copy.reply())
         ):
             self.not_compared[QUEUE] += 1
         sequence = watched.sequence
@@ -362,7 +362,7 @@ class _Model:
 
     def _send(self, watched: _Watched) -> None:
         if self.shadow.kind == URL:
-            if self.shadows.submit(self.name, CopyToServer(watched.copied(), watched.answer())):
+            if self.shadows.submit(self.name, CopyToServer(watched.copied(), watched.reply())):
                 self.sent += 1
             else:
                 self.not_compared[QUEUE] += 1
@@ -421,12 +421,12 @@ class _Model:
 class _Sequence:
     """Sequence whose requests are copied, one after the other."""
 
-    __slots__ = ("answered", "asked", "is_busy", "is_ended", "key", "waiting")
+    __slots__ = ("asked", "is_busy", "is_ended", "key", "responded", "waiting")
 
     def __init__(self, key: Hashable) -> None:
         self.key = key
         # Numbers of the last request, and of the last one that has its response.
-        self.asked = self.answered = 0
+        self.asked = self.responded = 0
         self.waiting: deque[_Watched] = deque()
         # True while a copy has no response.
         self.is_busy = False
@@ -443,9 +443,9 @@ class _Collector:
         self._begin_s = time.perf_counter()
         self._latency_s = 0.0
 
-    def answer(self) -> Answer:
+    def reply(self) -> Reply:
         """Return what was collected."""
-        return Answer(self.responses, self._latency_s)
+        return Reply(self.responses, self._latency_s)
 
     def hold(self, size_bytes: int) -> str:
         """Charge bytes; return the reason if they do not fit."""
@@ -552,7 +552,7 @@ class _Watched(_Collector):
         if reason:
             self._drop(reason)
         elif not response.more:
-            self.model.on_answer(self)
+            self.model.on_responded(self)
 
     def _drop(self, reason: str) -> None:
         self._is_dropped = True

@@ -36,7 +36,7 @@ class InferSubmission:
     ) -> RequestHandle:
         """Submit a request. It is cancelled if the client disconnects."""
         self._add_origin(call, request)
-        headers = request.headers = call.headers
+        headers = call.headers
         is_timed = (HEADER_BYTES in headers or self._times_all) and self.data_plane.timed.include(
             headers.get(HEADER_BYTES)
         )
@@ -72,7 +72,7 @@ class InferSubmission:
     def _add_origin(self, call: HttpCall, request: ClientRequest) -> None:
         """Set a request's sender, its trace context, and the headers forwarded to models."""
         request.sender = call.sender
-        headers = call.headers
+        headers = request.headers = call.headers
         if b"traceparent" in headers:
             state = headers.get(b"tracestate")
             request.trace_context = trace_context.binary(headers[b"traceparent"], state)

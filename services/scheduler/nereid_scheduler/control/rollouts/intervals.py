@@ -3,11 +3,11 @@
 `doubt` is the probability that a limit is wrong: one-sided, for one look at the data.
 """
 
-# layout: covered, pure
-
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
 from nereid_scheduler.core.measurements.fine_durations import bounds_of
@@ -52,12 +52,7 @@ def quantile_between(counts: Sequence[int], share: float, doubt: float) -> tuple
 
 
 def _bucket_of_rank(counts: Sequence[int], rank: int) -> int:
-    seen = 0
-    for bucket, count in enumerate(counts):
-        seen += count
-        if seen >= rank:
-            return bucket
-    return len(counts) - 1
+    return bisect_left(list(accumulate(counts)), rank)
 
 
 def _first(total: int, holds: Callable[[int], bool]) -> int:
@@ -87,9 +82,7 @@ def _solve(holds: Callable[[float], bool]) -> float:
 
 
 def _beta(x: float, a: float, b: float) -> float:
-    """Return the regularised incomplete beta function, by its continued fraction."""
-    if x <= 0 or x >= 1:
-        return 0.0 if x <= 0 else 1.0
+    """Return the regularised incomplete beta function for 0 < x < 1, by a continued fraction."""
     if x > (a + 1) / (a + b + 2):
         return 1 - _beta(1 - x, b, a)
     front = math.exp(
@@ -102,7 +95,9 @@ def _fraction(x: float, a: float, b: float) -> float:
     """Return the continued fraction by Lentz's method."""
     c, d = 1.0, _inverse(1 - (a + b) * x / (a + 1))
     value = d
-    for term in range(1, _MAX_TERMS):
+    change, term = 0.0, 0
+    while abs(change - 1) > _PRECISION and term < _MAX_TERMS:
+        term += 1
         even = term * (b - term) * x / ((a + 2 * term - 1) * (a + 2 * term))
         d = _inverse(1 + even * d)
         c = _away_from_zero(1 + even / c)
@@ -110,9 +105,8 @@ def _fraction(x: float, a: float, b: float) -> float:
         odd = -(a + term) * (a + b + term) * x / ((a + 2 * term) * (a + 2 * term + 1))
         d = _inverse(1 + odd * d)
         c = _away_from_zero(1 + odd / c)
-        value *= c * d
-        if abs(c * d - 1) < _PRECISION:
-            break
+        change = c * d
+        value *= change
     return value
 
 

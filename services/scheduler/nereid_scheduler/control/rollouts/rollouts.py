@@ -5,6 +5,9 @@ schedulers with it. The scheduler that has the model measures; after a restart o
 present step is measured anew.
 """
 
+# layout: not pure, uses asyncio
+# layout: not covered, acts, steps decides
+
 from __future__ import annotations
 
 import asyncio
@@ -28,7 +31,7 @@ from nereid_scheduler.control.rollouts.steps import NO_REQUESTS, StepWatch, Wind
 from nereid_scheduler.core.models.lifecycle import VersionState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from nereid.timeline.recorder import RecordEvent
     from nereid_scheduler.control.rollouts.steps import Checked, Difference
@@ -104,6 +107,13 @@ class Rollouts:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
+    def not_over(self) -> Iterator[tuple[str, Rollout]]:
+        """Yield the rollouts of this scheduler's models that are not over, by the models' names."""
+        for name, rollout in self._traffic.rollouts():
+            model = self._catalogue.only_model(name)
+            if not rollout.is_over and model is not None and self._owns(model.name):
+                yield name, rollout
+
     def describe(self, name: str) -> dict[str, Any]:
         """Return the document of a model's rollout, with how its rules stand; NotFound if none."""
         rollout = self._require(name)
@@ -165,21 +175,25 @@ class Rollouts:
         self._record_event("rollout", f"'{name}'", detail, model=name, principal=principal)
         if rollout.is_over:
             self.ended[name, rollout.state] += 1
-        await self._traffic.set(name, rollout.traffic(), principal, rollout)
+        await self._traffic.set(name, rollout.traffic(), rollout=rollout)
 
     async def _run_forever(self) -> None:
         while True:
             await asyncio.sleep(self._interval_s)
-            for name, rollout in self._traffic.rollouts():
+            running = {name: each for name, each in self.not_over() if each.state == RUNNING}
+            for name in self._runs.keys() - running.keys():
+                self._end_run(name)
+            for name, rollout in running.items():
                 model = self._catalogue.only_model(name)
-                runs = rollout.state == RUNNING and model is not None and self._owns(model.name)
-                if not runs or model is None:
-                    self._end_run(name)
+                # It may have changed while another one was recorded.
+                if model is None or self._traffic.rollout(name) is not rollout:
                     continue
                 try:
                     await self._look(name, model, rollout)
                 except NereidError as error:
                     _log.warning("rollout of model '%s' cannot go on: %s", name, error.message)
+                except Exception:
+                    _log.exception("rollout of model '%s' cannot go on", name)
 
     async def _look(self, name: str, model: ServedModel, rollout: Rollout) -> None:
         served = model.versions.get(rollout.to)
@@ -196,11 +210,11 @@ class Rollouts:
             for each in model.ready_versions()
             if each.number in weighted and each.number != rollout.to
         )
-        run = self._find_run(name, rollout, served.ready_runtime, old)
-        if rollout.percent == WHOLE and not run.watch.has_reference:
-            # What it is compared with was lost with the last process, or by a pause.
+        if rollout.percent == WHOLE and name not in self._runs:
+            # A restart or a pause has lost the requests to compare with.
             await self._change(name, replace(rollout, step=rollout.step - 1))
             return
+        run = self._find_run(name, rollout, served.ready_runtime, old)
         difference = self._find_difference(name, rollout.to)
         checked = run.watch.check(
             rollout.rules, _measured((run.new,)), _measured(run.old), difference
@@ -223,10 +237,9 @@ class Rollouts:
         return run
 
     def _end_run(self, name: str) -> None:
-        run = self._runs.pop(name, None)
-        if run is not None:
-            for version in (run.new, *run.old):
-                version.statistics.histograms.end_fine_measuring()
+        run = self._runs.pop(name)
+        for version in (run.new, *run.old):
+            version.statistics.histograms.end_fine_measuring()
 
 
 def _measured(versions: Iterable[ModelVersion]) -> Window:

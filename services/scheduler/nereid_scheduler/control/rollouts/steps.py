@@ -13,8 +13,6 @@ A rule is open while its interval overlaps the limit: the step waits for more re
 checked again when the requests have grown by a fifth, so that few looks multiply the doubt.
 """
 
-# layout: covered, pure
-
 from __future__ import annotations
 
 from dataclasses import replace
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
     from nereid.core.traffic.rollout_rules import Rule
 
 # One-sided, for one look: to go back wrongly may happen once in a million, and to go on needs less.
-_ALARM_DOUBT: Final = 1e-6
+_BROKEN_DOUBT: Final = 1e-6
 _PASS_DOUBT: Final = 0.05
 _FIRST_LOOK: Final = 20
 _GROWTH: Final = 1.2
@@ -61,14 +59,14 @@ NO_REQUESTS: Final = Window(0, 0, (0,) * BUCKETS)
 
 
 class Difference(NamedTuple):
-    """How much the responses of a shadow differ: the mean of so many compared requests."""
+    """Mean difference of a shadow's responses to so many requests."""
 
     value: float
     compared: int
 
 
 class Standing(Enum):
-    """How a rule stands."""
+    """Standing of a rule."""
 
     HOLDS = "holds"
     BROKEN = "broken"
@@ -96,11 +94,6 @@ class StepWatch:
         self._reference = reference
         self._next_look = _FIRST_LOOK
         self.checked: list[Checked] = []
-
-    @property
-    def has_reference(self) -> bool:
-        """True if there are requests of the step before to compare with."""
-        return self._reference.requests > 0
 
     def reference(self, old: Window) -> Window:
         """Return the window with which the version is compared now."""
@@ -151,7 +144,7 @@ def _check_errors(rule: Rule, new: Window, old: Window) -> Checked:
         return share_at_most(window.failures, window.requests, doubt)
 
     standing = Standing.OPEN
-    if at_least(new, _ALARM_DOUBT) - at_most(old, _ALARM_DOUBT) >= rule.limit:
+    if at_least(new, _BROKEN_DOUBT) - at_most(old, _BROKEN_DOUBT) >= rule.limit:
         standing = Standing.BROKEN
     elif at_most(new, _PASS_DOUBT) - at_least(old, _PASS_DOUBT) < rule.limit:
         standing = Standing.HOLDS
@@ -170,7 +163,7 @@ def _check_quantile(rule: Rule, new: Window, old: Window) -> Checked:
         below, above = quantile_between(old.durations, rule.quantile, doubt)
         return lower, upper, below * rule.limit, above * rule.limit
 
-    lower, _, _, above = limits(_ALARM_DOUBT)
+    lower, _, _, above = limits(_BROKEN_DOUBT)
     standing = Standing.OPEN
     if lower >= above:
         standing = Standing.BROKEN

@@ -132,17 +132,17 @@ class ModelTraffic:
     ) -> None:
         """Set a model's traffic, or clear what was set; return once that is recorded.
 
-        rollout: the one that sets it. Raises InvalidArgument if the file of --traffic-file has the
-        model or a rollout of it is not over, NotFound for an unknown model.
+        rollout: the one that sets it, and has reported it. Raises InvalidArgument if the file of
+        --traffic-file has the model or a rollout of it is not over, NotFound for an unknown model.
         """
         self.find(name)
         self.check_file(name)
         if rollout is None:
             self.check_no_rollout(name)
+            shown = "cleared" if traffic is None else str(traffic)
+            _log.info("traffic of model '%s' is set: %s", name, shown)
+            self._record_event("traffic", f"'{name}'", shown, model=name, principal=principal)
         setting = self._table.next_setting(name, traffic, time.time_ns(), rollout)
-        shown = "cleared" if traffic is None else str(traffic)
-        _log.info("traffic of model '%s' is set: %s", name, shown)
-        self._record_event("traffic", f"'{name}'", shown, model=name, principal=principal)
         await self._apply_call(name, setting)
 
     async def set_shadow(self, name: str, shadow: Shadow | None, principal: str = "") -> None:

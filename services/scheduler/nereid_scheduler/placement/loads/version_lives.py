@@ -91,6 +91,7 @@ class VersionLives:
         before = (life.state, life.reason)
         event()
         served.record_load_times(time.monotonic())
+        served.first_load_ended |= life.load_finished
         self.waiters.notify_all()
         if (life.state, life.reason) == before:
             return

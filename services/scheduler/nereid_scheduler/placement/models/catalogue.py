@@ -70,6 +70,8 @@ class ServedVersion:
     load_duration_s: float | None = None
     # True if the version is added to a model in service, which stays ready meanwhile.
     is_addition: bool = False
+    # True once the version was ready, or has failed.
+    first_load_ended: bool = False
     # True if another scheduler may have served the version before. Its counters then continue.
     continues: bool = False
     # Why the version is being loaded or unloaded; NO_CAUSE once it has been.

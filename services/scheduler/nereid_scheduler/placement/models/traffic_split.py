@@ -13,6 +13,7 @@ requests wait. If no version with a weight is ready, the latest one counts that 
 from __future__ import annotations
 
 import random
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from nereid.bounded_cache import BoundedCache
@@ -63,6 +64,12 @@ class TrafficSplit:
         loading = VersionState.LOADING
         return any(served.life.state is loading for served, _ in self._candidates)
 
+    @property
+    def heaviest(self) -> ServedVersion | None:
+        """The version with the largest weight, among those that requests may go to."""
+        chosen = max(self._candidates, key=itemgetter(1), default=None)
+        return None if chosen is None else chosen[0]
+
     def choose(self, request: InferRequest) -> ServedVersion:
         """Return the version for a request; raise Unavailable if none may have it."""
         parameters = request.parameters
@@ -104,7 +111,7 @@ class TrafficSplit:
     def _may_have(self, served: ServedVersion) -> bool:
         state = served.life.state
         if state is VersionState.LOADING:
-            return self._may_wait and not served.is_addition
+            return self._may_wait and not served.is_addition and not served.first_load_ended
         return state is VersionState.READY
 
     def _latest(self, excluded: frozenset[int]) -> ServedVersion:

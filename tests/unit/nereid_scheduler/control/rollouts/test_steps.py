@@ -97,6 +97,7 @@ def test_a_version_that_begins_to_fail_goes_back(seed: int) -> None:
     assert rollout.state == BACK
     assert "errors<0.5% is broken" in rollout.reason
     assert took_s <= EVERY_S
+    assert rollout.percent == 0
     assert rollout.traffic() == make_traffic({3: 1, 4: 0}, "header:x-user")
 
 
@@ -109,7 +110,7 @@ def test_a_version_that_becomes_slow_goes_back(seed: int) -> None:
 
 
 @pytest.mark.parametrize("runs", [3, pytest.param(EQUAL_RUNS, marks=pytest.mark.nightly)])
-def test_equal_versions_raise_no_alarm(runs: int) -> None:
+def test_equal_versions_never_go_back(runs: int) -> None:
     for seed in range(runs):
         rollout, _ = run(1000 + seed, Version(), rate=100)
         assert rollout.state == DONE, rollout.reason
@@ -185,6 +186,14 @@ def test_rules_are_looked_at_when_requests_have_grown_by_a_fifth() -> None:
     assert looks == 25
 
 
+def test_the_last_step_is_compared_with_the_requests_before_it() -> None:
+    before = Window(500, 5, [0] * BUCKETS)
+    first = StepWatch(0.0, NO_REQUESTS, NO_REQUESTS, NO_REQUESTS)
+    assert first.reference(before).requests == 500
+    last = StepWatch(1.0, NO_REQUESTS, before, first.reference(before))
+    assert last.reference(before).failures == 5
+
+
 def held(rollout: Rollout, standing: Standing = Standing.HOLDS) -> list[Checked]:
     return [Checked(rule, standing, "") for rule in rollout.rules]
 
@@ -216,7 +225,7 @@ def test_a_step_moves_callers_only_to_the_version() -> None:
         before = after
 
 
-def test_weights_stay_within_their_bounds() -> None:
+def test_weights_are_within_their_bounds() -> None:
     former = make_traffic({1: 1_000_000, 2: 1})
     weights = dict(start_rollout(4, (1, 100), 1.0, RULES, former).traffic().weights)
     assert weights[1] == 1_000_000

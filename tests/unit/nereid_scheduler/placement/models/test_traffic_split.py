@@ -102,6 +102,8 @@ async def test_a_first_load_is_waited_for_and_an_added_version_is_not() -> None:
     assert Site(weights, version(1), version(2, "loading")).chosen() == before
     assert set(Site(weights, version(1), version(2, "loading", is_addition=True)).chosen()) == {1}
     site = Site(weights, version(1), version(2, "loading"))
+    failed_before = version(2, "loading", first_load_ended=True)
+    assert set(Site(weights, version(1), failed_before).chosen()) == {1}
     split = find_split(site.catalogue, "m", may_wait=False)
     assert split is not None
     assert split.choose(request(1)).number == 1
@@ -130,17 +132,23 @@ async def test_a_header_keeps_callers_together_and_those_without_it_are_on_their
     assert alone == {1, 2}
 
 
-async def test_gateways_and_schedulers_agree_without_asking_each_other() -> None:
-    sites = [Site(by_header(v1=7, v2=3), version(1), version(2)) for _ in range(2)]
+@pytest.mark.parametrize("users", [500, pytest.param(100_000, marks=pytest.mark.nightly)])
+async def test_gateways_and_schedulers_agree_without_asking_each_other(users: int) -> None:
+    traffic = by_header(v1=70, v2=30)
+    catalogues = [Site(traffic, version(1), version(2)).catalogue for _ in range(2)]
+    splits = [split for each in catalogues if (split := find_split(each, "m")) is not None]
     gateways = [CallerKeys({"m": "header:x-user"}, HeadReader()) for _ in range(2)]
-    for number in range(200):
+    counts: Counter[int] = Counter()
+    for number in range(users):
         chosen = set()
         for gateway in gateways:
             sent = ClientRequest(number + 1, request(1).head, [b"x"])
             sent.headers = {b"x-user": b"user %d" % number}
             sent.caller_key = gateway.read(sent)
-            chosen |= {site.choose(sent) for site in sites}
+            chosen |= {split.choose(sent).number for split in splits}
         assert len(chosen) == 1
+        counts.update(chosen)
+    assert counts[2] / users == pytest.approx(0.3, abs=0.01 if users > 10_000 else 0.06)
 
 
 async def test_requests_before_the_notice_go_where_they_went_before() -> None:
@@ -226,6 +234,13 @@ async def test_texts_go_to_versions_with_the_files_that_they_were_read_with() ->
         numbers = range(1, 30)
         chosen = {site.choose(request(n, text_digest=served.text_digest)) for n in numbers}
         assert chosen == {served.number}
+    heavier = Site(make_traffic({1: 1, 2: 5}), one, two)
+    split = find_split(heavier.catalogue, "m")
+    assert split is not None
+    assert split.heaviest is two
+    nobody = find_split(Site(make_traffic({7: 1}), one).catalogue, "m")
+    assert nobody is not None
+    assert nobody.heaviest is None
     # Admission refuses what no version can read.
     assert {site.choose(request(n, text_digest=b"other")) for n in range(1, 30)} == {1, 2}
 

@@ -243,3 +243,14 @@ async def test_a_decoupled_models_requests_count_after_its_batch_is_executed() -
     asked = InferRequest(0, b"", [], caller=a.id)
     world.nested_calls.set_depth(asked)
     assert asked.depth == 5
+
+
+def test_a_call_for_an_instance_s_only_request_has_its_caller_s_key() -> None:
+    world = World(a=1, b=1)
+    (a,) = world.instances["a"]
+    first, second = world.ask("a"), world.ask("a")
+    first.request.caller_key = b"key"
+    world.run(a, first)
+    assert world.ask("b", a).request.caller_key == b"key"
+    world.run(a, first, second)
+    assert world.ask("b", a).request.caller_key == b""

@@ -27,12 +27,13 @@ _RANKS: Final = {
     )
 }
 
+_SAME: Final = {metrics.LOAD_DURATION, metrics.TRAFFIC_WEIGHT, metrics.ROLLOUT_PERCENT}
 # If a model has moved, the series of two schedulers count different requests: sum them.
 _SUMMED: Final = frozenset(
     family.name
     for family in metrics.declared_families()
     if family in {metrics.HELD, metrics.LINKS, metrics.WAITING}
-    or ("model" in family.labels and family not in {metrics.LOAD_DURATION, metrics.TRAFFIC_WEIGHT})
+    or ("model" in family.labels and family not in _SAME)
 )
 # Start of a line of the page. A label has no line end, so it cannot contain this text.
 _LINK_PENDING: Final = f"\n{metrics.LINK_PENDING.name}{{".encode()

@@ -1,0 +1,153 @@
+"""How traffic is set, recorded, restored, and announced to gateways."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nereid.core.errors import InvalidArgument, NotFound
+from nereid.core.files.file_watch import FileError
+from nereid.core.traffic.weights import Traffic, make_traffic
+from nereid.core.wire.messages import TrafficKeys
+from nereid.pb import model_config_pb2
+from nereid_scheduler.control.sources.model_traffic import ModelTraffic
+from nereid_scheduler.control.sources.traffic_file import read_traffic_file
+from nereid_scheduler.control.state.recorder import StateRecorder
+from nereid_scheduler.control.state.setting_records import SettingRecords
+from nereid_scheduler.core.models.traffic_table import TrafficSetting
+from nereid_scheduler.placement.models.catalogue import Catalogue
+from nereid_scheduler.placement.models.ensemble_lifecycle import Ensembles
+from tests.support.scheduler.state_store import MemoryStateStore
+from tests.support.scheduler.world import served_model, served_version
+
+BY_HEADER = make_traffic({1: 1}, "header:x-user")
+PLAIN = make_traffic({1: 1})
+
+
+def ensemble(name: str, step: str) -> model_config_pb2.ModelConfig:
+    draft = model_config_pb2.ModelConfig(name=name, platform="ensemble")
+    draft.ensemble_scheduling.step.add(model_name=step)
+    return draft
+
+
+class Site:
+    """Traffic of a model m, of an ensemble e of it, and of an ensemble o of e."""
+
+    def __init__(self, store: MemoryStateStore | None = None) -> None:
+        served = served_version("m")
+        self.catalogue = Catalogue([served_model("m", served)])
+        self.ensembles = Ensembles(self.catalogue, lambda _served, _event: None)
+        for name, step in (("e", "m"), ("o", "e")):
+            each = served_version(name, draft=ensemble(name, step))
+            self.catalogue.set_model(served_model(name, each))
+            self.ensembles.add_ensemble(each)
+        self.recorder = StateRecorder(store or MemoryStateStore())
+        self.changes = 0
+        self.events: list[tuple[Any, ...]] = []
+        self.traffic = ModelTraffic(
+            self.catalogue,
+            self.ensembles,
+            SettingRecords(self.recorder),
+            self._on_change,
+            lambda *event, **rest: self.events.append((*event, rest)),
+        )
+
+    def _on_change(self) -> None:
+        self.changes += 1
+
+    def found(self, name: str = "m") -> Traffic | None:
+        found = self.traffic.find(name)
+        return None if found is None else found.traffic
+
+
+async def test_what_was_set_is_recorded_and_restored() -> None:
+    store = MemoryStateStore()
+    site = Site(store)
+    await site.recorder.read()
+    await site.traffic.set("m", BY_HEADER, "alice")
+    assert site.changes == 1
+    (event,) = site.events
+    assert event == (
+        *("traffic", "'m'", "1=1 by header:x-user"),
+        {"model": "m", "principal": "alice"},
+    )
+    await site.recorder.close()
+    after = Site(store)
+    documents = await after.recorder.read()
+    after.traffic.restore({**documents, "settings/log": {}})
+    assert after.found() == BY_HEADER
+    await after.traffic.set("m", None)
+    assert after.found() is None
+    await after.recorder.close()
+
+
+async def test_sources_of_keys_are_announced_once_with_the_ensembles_that_need_them() -> None:
+    site = Site()
+    assert site.traffic.refresh() is None
+    await site.traffic.set("m", PLAIN)
+    assert site.traffic.refresh() is None
+    await site.traffic.set("m", BY_HEADER)
+    sources = tuple((name, "header:x-user") for name in ("e", "m", "o"))
+    assert site.traffic.refresh() == TrafficKeys(sources)
+    assert site.traffic.keys == TrafficKeys(sources)
+    assert site.traffic.refresh() is None
+    # Requests that come without the key go where they went before.
+    assert site.catalogue.traffic.before("m") == (PLAIN,)
+    await site.traffic.set("e", make_traffic({1: 1}, "principal"))
+    notice = site.traffic.refresh()
+    assert notice is not None
+    assert dict(notice.models) == {"m": "header:x-user", "e": "principal", "o": notice.models[2][1]}
+    await site.traffic.set("m", None)
+    await site.traffic.set("e", None)
+    assert site.traffic.refresh() == TrafficKeys(())
+
+
+async def test_unknown_models_and_those_of_the_file_are_refused() -> None:
+    site = Site()
+    with pytest.raises(NotFound, match="'x' is not found"):
+        await site.traffic.set("x", PLAIN)
+    site.traffic.set_file({"m": PLAIN})
+    assert site.found() == PLAIN
+    with pytest.raises(InvalidArgument, match="--traffic-file"):
+        await site.traffic.set("m", None)
+    site.traffic.set_file({"m": PLAIN, "x": PLAIN})
+    site.traffic.set_file({"m": BY_HEADER})
+    assert site.found() == BY_HEADER
+    site.traffic.set_file({})
+    assert site.found() is None
+    # Each change of a model, and nothing else.
+    assert Counter(event[1] for event in site.events) == {"'m'": 3, "'x'": 2}
+
+
+def test_the_later_of_two_schedulers_settings_counts() -> None:
+    site = Site()
+    site.traffic.merge({"m": TrafficSetting(PLAIN, 5), "n": TrafficSetting(PLAIN, 5)})
+    site.traffic.merge({"m": TrafficSetting(BY_HEADER, 4)})
+    assert site.found() == PLAIN
+    assert site.changes == 2
+    assert [name for name, _ in site.traffic.shared()] == ["m", "n"]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[]", "no object"),
+        ("{", "no JSON"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"m": {"weights": {"1": 1}}, "m": {}}', "occurs twice"),
+        ('{"m": {"weights": {"1": 0}}, "n": 3}', "model 'm': .*; model 'n': "),
+    ],
+)
+def test_a_wrong_file_is_refused_with_all_reasons(tmp_path: Path, text: str, reason: str) -> None:
+    path = tmp_path / "traffic.json"
+    with pytest.raises(FileError, match="cannot be read"):
+        read_traffic_file(str(path))
+    path.write_text(text)
+    with pytest.raises(FileError, match=reason):
+        read_traffic_file(str(path))
+    path.write_bytes(b"\xff")
+    with pytest.raises(FileError, match="no JSON"):
+        read_traffic_file(str(path))
