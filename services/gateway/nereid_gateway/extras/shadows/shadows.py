@@ -15,16 +15,18 @@ import random
 import time
 import weakref
 from collections import Counter, deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.bounded_cache import BoundedCache
 from nereid.comparison.process import ReportProcess
 from nereid.comparison.shadow import MODEL, URL, VERSION, parse_shadow
 from nereid.core.errors import DeadlineExceeded, Unavailable
-from nereid.core.sequence_owners import SEQUENCE_ID
+from nereid.core.sequence_owners import SEQUENCE_ID, sequence_key
 from nereid.core.wire.messages import NO_CAPACITY_FOR_COPY
 from nereid.observability import metrics
 from nereid.pb import kserve_pb2
+from nereid_gateway.core.access.sequence_owners import sequence_owner
 from nereid_gateway.core.client_request import ClientRequest
 from nereid_gateway.core.request_head import HeadReader
 from nereid_gateway.core.tensors.tensor_memory import tensor_bytes
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Sequence
 
     from nereid.comparison.shadow import Shadow
+    from nereid.core.correlation_ids import CorrelationId
     from nereid.core.wire.messages import InferResponse, ModelShadows
     from nereid.observability.metrics_page import Page
     from nereid_gateway.core.request_handle import OnResponse, RequestHandle
@@ -140,7 +143,13 @@ class Shadows:
         model = self._models.get(self._heads.model_of(request.head))
         if model is None or request.error_status is not None:
             return on_response
-        return model.watch(request, on_response)
+        try:
+            return model.watch(request, on_response)
+        except Exception:
+            # It must not fail the client's request.
+            _log.exception("a request could not be copied for a shadow")
+            model.not_compared[INTERNAL] += 1
+            return on_response
 
     def hold(self, owner: object, size_bytes: int) -> bool:
         """Charge bytes until an object is collected; return False if they do not fit."""
@@ -216,6 +225,9 @@ class Shadows:
     async def _run_process(self) -> None:
         """Keep a process while there are shadows, and read its counts."""
         while True:
+            while not self._models:
+                self._announced.clear()
+                await self._announced.wait()
             process = ReportProcess(_MODULE, None, max_queued_bytes=_MAX_QUEUED_BYTES)
             try:
                 await process.start()
@@ -223,14 +235,16 @@ class Shadows:
                 await self._read_counts(process)
             except (OSError, Unavailable) as error:
                 _log.warning("the process that compares copies has ended, restarting it: %s", error)
+                await asyncio.sleep(_RESTART_S)
             finally:
                 self._process = None
+                self.counts = {}
                 await process.close()
-            await asyncio.sleep(_RESTART_S)
 
     async def _read_counts(self, process: ReportProcess) -> None:
+        """Read counts every second, until there is no shadow any more."""
         self._announced.set()
-        while True:
+        while self._models:
             if self._announced.is_set():
                 self._announced.clear()
                 process.submit("", SetShadows(self._texts))
@@ -239,11 +253,8 @@ class Shadows:
             for name, counts in self.counts.items():
                 if before.get(name) != counts and name in self._texts:
                     await self._report_counts(name, self._texts[name], counts)
-            waits = self._announced.wait()
-            try:
-                await asyncio.wait_for(waits, _POLL_S if self._models else None)
-            except TimeoutError:
-                continue
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._announced.wait(), _POLL_S)
 
 
 class _Model:
@@ -269,7 +280,7 @@ class _Model:
         """Return on_response, or what stands before it if the request is to be copied."""
         sequence: _Sequence | None = None
         parameters = request.parameters or {}
-        correlation_id = parameters.get(SEQUENCE_ID, 0)
+        correlation_id: Any = parameters.get(SEQUENCE_ID, 0)
         if correlation_id:
             sequence = self._find_sequence(request, correlation_id)
             if sequence is None:
@@ -387,17 +398,19 @@ class _Model:
     def _draw(self) -> bool:
         return random.random() * 100 < self.shadow.percent  # noqa: S311 - a sample
 
-    def _find_sequence(self, request: ClientRequest, correlation_id: object) -> _Sequence | None:
+    def _find_sequence(
+        self, request: ClientRequest, correlation_id: CorrelationId
+    ) -> _Sequence | None:
         parameters = request.parameters or {}
-        # Sequences of different principals with one id are kept apart by the account.
-        key = correlation_id, request.sender.owner if hasattr(request.sender, "owner") else None
+        key = sequence_key(correlation_id, sequence_owner(request.sender, limits_addresses=False))
         if parameters.get("sequence_start"):
-            self._sequences.pop(key, None)
+            if key in self._sequences:
+                self._end_sequence(self._sequences[key])
             if self.shadow.kind == URL or not self._draw() or self._is_pausing():
                 return None
             if len(self._sequences) >= _MAX_SEQUENCES:
-                self.not_compared[FULL] += 1
-                return None
+                # Its client may never end it.
+                self._end_sequence(next(iter(self._sequences.values())))
             self._sequences[key] = _Sequence(key)
         return self._sequences.get(key)
 
@@ -611,7 +624,8 @@ class _Copy(_Collector):
 
 def _reason_of(code: int, message: str, *, accepted: bool) -> str:
     """Return why an error is no response of the shadow; empty if it is one."""
-    if message == NO_CAPACITY_FOR_COPY.message:
+    # A step of an ensemble, or a model that calls others, may pass the text on.
+    if NO_CAPACITY_FOR_COPY.message in message:
         return BUSY
     if code == DeadlineExceeded.code:
         return TIMEOUT

@@ -1,7 +1,5 @@
 """Comparisons of models' responses with their shadows', as gateways count them."""
 
-# layout: pure
-
 from __future__ import annotations
 
 from typing import Final, NamedTuple
