@@ -77,7 +77,7 @@ _LAST_PAUSE_S: Final = 0.128
 # The scheduler gives up first.
 _GRACE_S: Final = 0.5
 
-(BUSY, FULL, TOO_LARGE, TIMEOUT, NOT_READY, FAILED, SEQUENCE, QUEUE, INTERNAL) = (
+(BUSY, FULL, TOO_LARGE, TIMEOUT, NOT_READY, FAILED, SEQUENCE, QUEUE, NO_PROCESS, INTERNAL) = (
     "the shadow was busy",
     "too many copies were in flight",
     "the request and its responses were too large",
@@ -86,6 +86,7 @@ _GRACE_S: Final = 0.5
     "the request failed",
     "a request of its sequence was not copied",
     "the queue was full",
+    "the process that compares had not started",
     "an internal error",
 )
 
@@ -143,6 +144,9 @@ class Shadows:
         model = self._models.get(self._heads.model_of(request.head))
         if model is None or request.error_status is not None:
             return on_response
+        if self._process is None:
+            model.not_compared[NO_PROCESS] += 1
+            return on_response
         try:
             return model.watch(request, on_response)
         except Exception:
@@ -168,6 +172,11 @@ class Shadows:
         """Hand a message to the process; return False if it was dropped."""
         process = self._process
         return process is not None and process.submit(model, message)
+
+    @property
+    def is_comparing(self) -> bool:
+        """True if the process that compares runs."""
+        return self._process is not None
 
     async def report(self, name: str) -> dict[str, Any] | None:
         """Return the report of a model's shadow; `None` if the model has none.
