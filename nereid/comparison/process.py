@@ -37,6 +37,8 @@ _SIZES: Final = Struct("<QQ")
 _NICENESS: Final = 10
 # Further models are counted under no name.
 _MAX_REFUSED: Final = 1000
+_BATCH_S: Final = 0.005
+_BATCH_BYTES: Final = 1 << 17
 FULL: Final = "the queue was full"
 
 
@@ -116,6 +118,10 @@ class _Connection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+        # Messages of some milliseconds are one write: each write costs as much as its message.
+        self._unsent: list[bytes | memoryview] = []
+        self._unsent_bytes = 0
+        self._flush_timer: asyncio.TimerHandle | None = None
         # Held by whoever waits for a reply.
         self.lock = asyncio.Lock()
 
@@ -138,7 +144,23 @@ class _Connection:
         blobs = [buffer.raw() for buffer in buffers]
         sizes = b"".join(_SIZE.pack(len(blob)) for blob in blobs)
         head = _SIZES.pack(len(pickled), len(blobs))
-        self._writer.writelines((head + sizes + pickled, *blobs))
+        self._unsent += (head + sizes + pickled, *blobs)
+        self._unsent_bytes += len(pickled) + sum(map(len, blobs))
+        if self._unsent_bytes >= _BATCH_BYTES:
+            self.flush()
+        elif self._flush_timer is None:
+            loop = asyncio.get_running_loop()
+            self._flush_timer = loop.call_later(_BATCH_S, self.flush)
+
+    def flush(self) -> None:
+        """Write all queued messages."""
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+            self._flush_timer = None
+        unsent, self._unsent = self._unsent, []
+        self._unsent_bytes = 0
+        if unsent:
+            self._writer.writelines(unsent)
 
     async def receive(self) -> Any:
         """Return the next message; raise EOFError or OSError if the other end is closed."""
@@ -151,6 +173,8 @@ class _Connection:
 
     def close(self) -> None:
         """Close the connection at once."""
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
         self._writer.transport.abort()
 
 
@@ -159,6 +183,7 @@ async def _ask(connection: _Connection | None, question: object) -> Any:
         raise Unavailable("no process compares responses")
     async with connection.lock:
         connection.send(question)
+        connection.flush()
         try:
             return await connection.receive()
         except (OSError, EOFError) as error:
@@ -198,6 +223,7 @@ async def serve_report(
                 reply = await reporter.on_message(await messages.receive())
                 if reply is not None:
                     messages.send(reply)
+                    messages.flush()
                 # Messages that have arrived are received without a turn of the loop.
                 await asyncio.sleep(0)
         finally:
@@ -212,6 +238,7 @@ async def _send_reports(reports: _Connection, tally: Tally) -> None:
             for model, number in question.refused.items():
                 tally.add_not_compared(model, FULL, number)
             reports.send(tally.document())
+            reports.flush()
 
 
 class ComparisonProcess(ReportProcess):

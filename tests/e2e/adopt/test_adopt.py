@@ -190,6 +190,31 @@ def test_streams_of_any_number_of_responses_are_compared(proxy: Adopting) -> Non
     assert (model["name"], model["compared"]) == ("repeat", 2)
 
 
+def test_a_copy_of_a_stream_writes_into_no_region(proxy: Adopting) -> None:
+    client = tritonclient.grpc.InferenceServerClient(proxy.grpc)
+    region = shared_memory.create_shared_memory_region("adopt_s", "/adopt_s", 32)
+    client.register_system_shared_memory("adopt_s", "/adopt_s", 32)
+    try:
+        results: queue.Queue[tuple[Any, Any]] = queue.Queue()
+        client.start_stream(lambda result, error: results.put((result, error)))
+        output = tritonclient.grpc.InferRequestedOutput("OUTPUT0")
+        output.set_shared_memory("adopt_s", 32)
+        for outputs in (None, [output]):
+            inputs = _inputs(tritonclient.grpc)
+            client.async_stream_infer("scaled", inputs, outputs=outputs)
+            assert results.get(timeout=30)[1] is None
+        client.stop_stream()
+        report = proxy.await_compared(1)
+        assert {"model": "scaled", "reason": "shared memory in a stream", "count": 1} in report[
+            "not_copied"
+        ]
+        content = shared_memory.get_contents_as_numpy(region, np.float32, [1, 8])
+        assert content.tolist() == (2 * _X).tolist()
+    finally:
+        client.unregister_system_shared_memory("adopt_s")
+        shared_memory.destroy_shared_memory_region(region)
+
+
 @pytest.mark.parametrize("module", [tritonclient.http, tritonclient.grpc])
 def test_shared_memory_is_compared_by_its_contents(proxy: Adopting, module: Any) -> None:
     address = proxy.http if module is tritonclient.http else proxy.grpc

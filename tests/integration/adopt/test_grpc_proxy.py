@@ -141,3 +141,30 @@ async def test_another_client_library_is_served() -> None:
         call: Any = channel.unary_unary(MODEL_INFER)
         for message in (b"a" * 100_000, b""):
             assert await call(message) == message
+
+
+async def test_a_server_that_closes_each_connection_is_unavailable() -> None:
+    closed = 0
+
+    async def close(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal closed
+        closed += 1
+        writer.close()
+
+    server = await asyncio.start_server(close, "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    options = CopyOptions((address,) * 2, (address,) * 2, parse_rules({}), TallyOptions(), 5)
+    proxy = Proxy(options, max_queued_bytes=0, max_copied_bytes=1000)
+    _, port = await proxy.open("127.0.0.1:0", "127.0.0.1:0")
+    channel = SocketChannel(port)
+    try:
+        async with asyncio.timeout(30):
+            for path in (MODEL_INFER, _STREAM_INFER):
+                with pytest.raises(RpcError) as raised:
+                    await channel.unary(path, b"")
+                assert raised.value.status is Status.UNAVAILABLE
+        assert closed < 20
+    finally:
+        await channel.close()
+        await proxy.close()
+        server.close()

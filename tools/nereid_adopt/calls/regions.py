@@ -13,16 +13,18 @@ from google.protobuf.message import DecodeError
 
 from nereid.pb import kserve_pb2
 from nereid_adopt.calls.kinds import GRPC_SERVICE
+from nereid_adopt.calls.traffic import Side
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nereid_adopt.calls.requests import RegionRange
+    from nereid_adopt.calls.requests import RegionRange, RequestFacts
 
 _DIRECTORY: Final = Path("/dev/shm")  # noqa: S108 - where shm_open() makes its files
 _HTTP: Final = re.compile(
     r"/v2/systemsharedmemory/(?:region/(?P<name>[^/?]*)/)?(?P<verb>register|unregister)(?:\?.*)?\Z"
 )
+_OLD_ONLY: Final = frozenset({Side.OLD})
 _MAX_REGIONS: Final = 10_000
 
 
@@ -30,6 +32,8 @@ class _Region(NamedTuple):
     key: str
     offset: int
     byte_size: int
+    # Servers that have registered it.
+    sides: frozenset[Side]
 
 
 class Regions:
@@ -41,8 +45,8 @@ class Regions:
         self._regions: dict[str, _Region] = {}
         self._descriptors: dict[str, int] = {}
 
-    def on_http_change(self, target: bytes, body: bytes) -> None:
-        """Note a successful call that registers or unregisters a region."""
+    def on_http_change(self, target: bytes, body: bytes, sides: frozenset[Side]) -> None:
+        """Note a call that registers or unregisters a region, with success at these sides."""
         found = _HTTP.match(target.decode("latin-1"))
         if found is None:
             return
@@ -57,19 +61,33 @@ class Regions:
                     str(document["key"]),
                     int(document.get("offset", 0)),
                     int(document["byte_size"]),
+                    sides,
                 ),
             )
 
-    def on_grpc_change(self, path: str, message: bytes) -> None:
-        """Note a successful call that registers or unregisters a region."""
+    def on_grpc_change(self, path: str, message: bytes, sides: frozenset[Side]) -> None:
+        """Note a call that registers or unregisters a region, with success at these sides."""
         with suppress(DecodeError):
             match path.removeprefix(GRPC_SERVICE):
                 case "SystemSharedMemoryRegister":
                     added = kserve_pb2.SystemSharedMemoryRegisterRequest.FromString(message)
-                    self._add(added.name, _Region(added.key, added.offset, added.byte_size))
+                    region = _Region(added.key, added.offset, added.byte_size, sides)
+                    self._add(added.name, region)
                 case "SystemSharedMemoryUnregister":
                     gone = kserve_pb2.SystemSharedMemoryUnregisterRequest.FromString(message)
                     self._forget(gone.name)
+
+    def are_at(self, side: Side, facts: RequestFacts) -> bool:
+        """Return whether a server has all regions of a request.
+
+        Of those that were not registered through the proxy, only the old server has any.
+        """
+        return all(
+            side in (_OLD_ONLY if region is None else region.sides)
+            for ranges in (facts.input_ranges, facts.output_ranges)
+            for part in ranges.values()
+            for region in (self._regions.get(part.region),)
+        )
 
     def read(self, ranges: Mapping[str, RegionRange]) -> dict[str, bytes] | None:
         """Return copies of the ranges, or `None` if one of them is not known or too long."""

@@ -80,7 +80,7 @@ def http_facts(model: str, body: bytes, json_bytes: int) -> RequestFacts:
 
 def grpc_facts(message: bytes) -> tuple[str, RequestFacts]:
     """Return the model and the facts of a gRPC request; none of one that is damaged."""
-    # Of large messages, this takes a tenth of the time of a search.
+    # Parsing a large message takes a tenth of the time of a search for the words.
     try:
         request = kserve_pb2.ModelInferRequest.FromString(message)
     except DecodeError:

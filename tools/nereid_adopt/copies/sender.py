@@ -23,11 +23,6 @@ from nereid_adopt.proxy.recorder import GrpcReply, HttpReply
 if TYPE_CHECKING:
     from nereid_adopt.proxy.recorder import CopiedCall
 
-# gRPC's own fields, which the copy has from its own connection.
-_RESERVED: Final = frozenset(
-    (b"te", b"content-type", b"content-length", b"user-agent", b"grpc-timeout", b"grpc-encoding",
-     b"grpc-accept-encoding", b"host")
-)  # fmt: skip
 _OWN_HEADERS: Final = frozenset(
     (b"accept-encoding", b"connection", b"content-encoding", b"content-length", b"expect",
      b"inference-header-content-length", b"keep-alive", b"transfer-encoding")
@@ -121,10 +116,5 @@ class CopySender:
 def metadata_of(
     fields: tuple[tuple[bytes, bytes], ...],
 ) -> list[tuple[str, str | bytes]]:
-    """Return the metadata among a request's header fields."""
-    return [
-        pair
-        for name, value in fields
-        if name[:1] != b":" and name not in _RESERVED
-        for pair in decode_pairs(name, value)
-    ]
+    """Return header fields as metadata."""
+    return [pair for name, value in fields for pair in decode_pairs(name, value)]

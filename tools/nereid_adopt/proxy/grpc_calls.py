@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,6 +34,8 @@ _UNAVAILABLE: Final = b"%d" % Status.UNAVAILABLE
 _OK: Final = b"0"
 _UNREACHABLE: Final = "the server cannot be reached"
 _ATTEMPTS: Final = 2
+# Connections that may be closed while a call waits for a stream.
+_DIALS: Final = 3
 _LOST: Final = "the connection to the server was lost"
 _HEAD: Final = b"\x88" + literal_at(31, b"application/grpc")
 
@@ -139,7 +140,7 @@ class GrpcServer:
 
     async def connect(self) -> Http2ServerConnection:
         """Return a usable connection that has a slot for a stream; may raise OSError."""
-        while True:
+        for _ in range(_DIALS):
             connection = self._connection
             if connection is None or not connection.usable:
                 if self._dialing is None:
@@ -153,8 +154,7 @@ class GrpcServer:
             await free.wait()
             if connection.usable:
                 return connection
-            if connection.http2.control.error is not None and not connection.http2.control.settled:
-                raise OSError(f"{self._address} closed the connection")
+        raise OSError(f"{self._address} closes its connections")
 
     @property
     def ready(self) -> Http2ServerConnection | None:
@@ -405,7 +405,7 @@ class UnaryCall:
         if self._facts.input_ranges:
             self._inputs = site.regions.read(self._facts.input_ranges)
         self._begin = perf_counter()
-        self._attempt(site.traffic.side_of_request(self._facts.step))
+        self._attempt(site.side_of_request(self._facts))
 
     def _attempt(self, side: Side) -> None:
         self._side = side
@@ -458,7 +458,7 @@ class UnaryCall:
                 model=model,
                 side=self._side,
                 path=self._path,
-                headers=tuple(self._head.fields),
+                headers=self._head.metadata,
                 request=pieces_of((request,)),
                 reply=self._client.reply_of(response, content),
                 latency_s=latency_s,
@@ -485,7 +485,8 @@ class UnaryCall:
         site.recorder.responses[side] += 1
         request = self._client.message_of(self._head, self._content)
         if response.status == _OK and request is not None:
-            site.regions.on_grpc_change(self._path, request)
+            sides = {side, side.other} if other_status == _OK else {side}
+            site.regions.on_grpc_change(self._path, request, frozenset(sides))
         site.recorder.note_change(self._path, ok=response.status == other_status)
 
     async def _change_one(self, side: Side, client: ProxyStream | None) -> _Response:
@@ -534,7 +535,7 @@ class StreamCall:
         else:
             self._number = client.site.next_stream()
             self._requests.begin(head)
-            self._record("begin", path=path, headers=tuple(head.fields))
+            self._record("begin", path=path, headers=head.metadata)
 
     def on_head(self, block: Block) -> None:
         """Do nothing: requests have one head."""
@@ -649,9 +650,16 @@ class StreamCall:
         site = self._client.site
         model, facts = grpc_facts(message)
         self._model = self._model or model
+        if facts.input_ranges or facts.output_ranges:
+            # The copy's outputs would be written into the client's memory.
+            site.recorder.skip(model, "shared memory in a stream")
+            self._end_copy()
         self._record("request", message=message)
         if not self._is_chosen:
-            self._choose(site.traffic.side_of_stream(facts.step, self._client.draw))
+            side = site.traffic.side_of_stream(facts.step, self._client.draw)
+            at_old = site.regions.are_at(Side.OLD, facts)
+            has_regions = site.regions.are_at(side, facts) or not at_old
+            self._choose(side if has_regions else Side.OLD)
         if facts.step is not None:
             if self._side is None:
                 self._steps.append(facts.step)
@@ -687,10 +695,15 @@ class StreamCall:
 
     def _submit(self, event: StreamEvent, side: Side) -> None:
         if not self._client.site.recorder.submit_event(
-            replace(event, side=side, model=self._model)
+            event._replace(side=side, model=self._model)
         ):
-            # A stream with a gap cannot be compared; the process of copies learns of it later.
-            self._requests = self._responses = None
+            # A stream with a gap cannot be compared.
+            self._end_copy()
+
+    def _end_copy(self) -> None:
+        self._requests = self._responses = None
+        self._events.clear()
+        if self._side is not None:
             self._client.site.recorder.abandon_stream(self._number)
 
 

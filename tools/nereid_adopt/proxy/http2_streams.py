@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nereid.bounded_cache import BoundedCache
@@ -23,19 +24,26 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _CACHED_BLOCKS: Final = 64
+# Fields of requests that gRPC's libraries set: a copy has those of its own connection.
+_OWN_FIELDS: Final = frozenset(
+    (b"te", b"content-type", b"content-length", b"user-agent", b"grpc-timeout", b"grpc-encoding",
+     b"grpc-accept-encoding", b"host")
+)  # fmt: skip
 _HIGH_WATER_BYTES: Final = 1 << 20
 _PAUSED: Final = 1
-CLIENT_LIMITS: Final = Limits(max_header_list_bytes=1 << 16)
-SERVER_LIMITS: Final = Limits(max_header_list_bytes=1 << 16, trusts_peer=True)
+CLIENT_LIMITS: Final = Limits(max_header_list_bytes=1 << 16, stream_window_bytes=4 << 20)
+SERVER_LIMITS: Final = replace(CLIENT_LIMITS, trusts_peer=True)
 
 
 class Block:
-    """A header block: its fields, and the same encoded as literals."""
+    """A header block: its fields encoded as literals, and metadata among them."""
 
-    __slots__ = ("_values", "encoded", "fields")
+    __slots__ = ("_values", "encoded", "metadata")
 
     def __init__(self, fields: list[Field]) -> None:
-        self.fields = fields
+        self.metadata = tuple(
+            field for field in fields if field[0][:1] != b":" and field[0] not in _OWN_FIELDS
+        )
         self._values = dict(reversed(fields))
         self.encoded = b"".join(literal(name, value) for name, value in fields)
 

@@ -281,7 +281,7 @@ class HttpClientConnection(asyncio.Protocol):
         begin = perf_counter()
         side, exchange = await self._first_response(
             request,
-            site.traffic.side_of_request(facts.step),
+            site.side_of_request(facts),
             facts.step,
             read_outputs if facts.output_ranges else None,
         )
@@ -331,7 +331,8 @@ class HttpClientConnection(asyncio.Protocol):
         await self._servers[side].exchange(exchange)
         site.recorder.responses[side] += 1
         if exchange.parser.status == _OK:
-            site.regions.on_http_change(request.target, request.body)
+            sides = {side, side.other} if status == _OK else {side}
+            site.regions.on_http_change(request.target, request.body, frozenset(sides))
         site.recorder.note_change(
             f"{request.method} {request.target.decode('latin-1')}",
             ok=(exchange.parser.status == _OK) is (status == _OK),

@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pickle import PickleBuffer
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.core.errors import Unavailable
+from nereid_adopt.calls.traffic import Side
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from nereid.comparison.process import ReportProcess
     from nereid_adopt.calls.requests import RequestFacts
-    from nereid_adopt.calls.traffic import SequenceStep, Side
+    from nereid_adopt.calls.traffic import SequenceStep
 
 BROKEN_SEQUENCE: Final = "a request of its sequence was not copied"
 NO_REGION: Final = "its shared memory cannot be read"
@@ -38,8 +39,7 @@ def pieces_of(content: Iterable[bytes]) -> Pieces:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class HttpReply:
+class HttpReply(NamedTuple):
     """Response of one server over HTTP.
 
     json_bytes: length of the JSON, 0 if all of it is. encoding: its `Content-Encoding`.
@@ -51,8 +51,7 @@ class HttpReply:
     encoding: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class GrpcReply:
+class GrpcReply(NamedTuple):
     """Response of one server over gRPC: the pieces of a message, or a status that is not OK."""
 
     message: Pieces | None
@@ -60,8 +59,7 @@ class GrpcReply:
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class CopiedCall:
+class CopiedCall(NamedTuple):
     """A call that one server has responded to, and that the other one is to get as well.
 
     inputs, outputs: contents of shared memory by tensor, which the copy has inline.
@@ -71,6 +69,7 @@ class CopiedCall:
     side: Side
     # HTTP's target, or gRPC's path.
     path: str
+    # HTTP's headers, or gRPC's metadata.
     headers: tuple[tuple[bytes, bytes], ...]
     request: Pieces
     reply: HttpReply | GrpcReply
@@ -78,12 +77,11 @@ class CopiedCall:
     step: SequenceStep | None = None
     json_bytes: int = 0
     encoding: str = ""
-    inputs: Mapping[str, bytes] = field(default_factory=dict)
-    outputs: Mapping[str, bytes] = field(default_factory=dict)
+    inputs: Mapping[str, bytes] = {}
+    outputs: Mapping[str, bytes] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class StreamEvent:
+class StreamEvent(NamedTuple):
     """An event of a stream: a request or a response (with a message), its begin, or its end."""
 
     stream: int
@@ -140,12 +138,7 @@ class Recorder:
 
     def submit_event(self, event: StreamEvent) -> bool:
         """Queue an event of a stream; return False if the queue is full."""
-        while self._abandoned:
-            gap = StreamEvent(self._abandoned[-1], event.side, "abandon", model=event.model)
-            if not self._process.submit(event.model, gap):
-                return False
-            self._abandoned.pop()
-        return self._process.submit(event.model, event)
+        return self._report_abandoned() and self._process.submit(event.model, event)
 
     def skip(self, model: str, reason: str, step: SequenceStep | None = None) -> None:
         """Count a request that has no copy."""
@@ -155,6 +148,15 @@ class Recorder:
     def abandon_stream(self, stream: int) -> None:
         """Have the copy of a stream ended, because one of its events is missing."""
         self._abandoned.append(stream)
+        self._report_abandoned()
+
+    def _report_abandoned(self) -> bool:
+        while self._abandoned:
+            event = StreamEvent(self._abandoned[-1], Side.OLD, "abandon")
+            if not self._process.submit("", event):
+                return False
+            self._abandoned.pop()
+        return True
 
     def note_change(self, name: str, *, ok: bool) -> None:
         """Count a change; ok: whether it had the same outcome at both servers."""

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Protocol
 
+    from nereid_adopt.calls.requests import RequestFacts
+    from nereid_adopt.calls.traffic import Side
     from nereid_adopt.proxy.recorder import Recorder
 
     class Closable(Protocol):
@@ -39,6 +41,15 @@ class Site:
     regions: Regions = field(default_factory=Regions)
     connections: set[Closable] = field(default_factory=set)
     _streams: Iterator[int] = field(default_factory=count)
+
+    def side_of_request(self, facts: RequestFacts) -> Side:
+        """Return who responds to an inference: by weight, if that server has its regions."""
+        side = self.traffic.side_of_request(facts.step)
+        if self.regions.are_at(side, facts) or not self.regions.are_at(side.other, facts):
+            return side
+        if facts.step is not None:
+            self.traffic.note_step(facts.step, side.other)
+        return side.other
 
     def next_stream(self) -> int:
         """Return a new stream's number."""

@@ -5,9 +5,11 @@ import pytest
 
 from nereid.pb import kserve_pb2
 from nereid_adopt.calls.regions import Regions
-from nereid_adopt.calls.requests import RegionRange
+from nereid_adopt.calls.requests import RegionRange, RequestFacts
+from nereid_adopt.calls.traffic import Side
 
 _REGISTER = b"/v2/systemsharedmemory/region/r/register"
+_BOTH = frozenset(Side)
 _SERVICE = "/inference.GRPCInferenceService/"
 
 
@@ -19,7 +21,7 @@ def regions(tmp_path: Path) -> Regions:
 
 def register(regions: Regions, key: str = "/key", byte_size: int = 8, offset: int = 4) -> None:
     document = {"key": key, "offset": offset, "byte_size": byte_size}
-    regions.on_http_change(_REGISTER, json.dumps(document).encode())
+    regions.on_http_change(_REGISTER, json.dumps(document).encode(), _BOTH)
 
 
 def read(regions: Regions, offset: int = 2, byte_size: int = 3) -> dict[str, bytes] | None:
@@ -37,23 +39,25 @@ def test_ranges_are_read_again_each_time(regions: Regions, tmp_path: Path) -> No
 
 def test_grpc_registers_and_unregisters_as_well(regions: Regions) -> None:
     message = kserve_pb2.SystemSharedMemoryRegisterRequest(name="r", key="/key", byte_size=8)
-    regions.on_grpc_change(f"{_SERVICE}SystemSharedMemoryRegister", message.SerializeToString())
+    regions.on_grpc_change(
+        f"{_SERVICE}SystemSharedMemoryRegister", message.SerializeToString(), _BOTH
+    )
     assert read(regions) == {"x": bytes([2, 3, 4])}
-    regions.on_grpc_change(f"{_SERVICE}LogSettings", b"")
+    regions.on_grpc_change(f"{_SERVICE}LogSettings", b"", _BOTH)
     gone = kserve_pb2.SystemSharedMemoryUnregisterRequest(name="r").SerializeToString()
-    regions.on_grpc_change(f"{_SERVICE}SystemSharedMemoryUnregister", gone)
+    regions.on_grpc_change(f"{_SERVICE}SystemSharedMemoryUnregister", gone, _BOTH)
     assert read(regions) is None
 
 
 def test_http_unregisters_one_or_all(regions: Regions) -> None:
     register(regions)
-    regions.on_http_change(b"/v2/systemsharedmemory/region/other/unregister", b"")
+    regions.on_http_change(b"/v2/systemsharedmemory/region/other/unregister", b"", _BOTH)
     assert read(regions) is not None
-    regions.on_http_change(b"/v2/systemsharedmemory/region/r/unregister", b"")
+    regions.on_http_change(b"/v2/systemsharedmemory/region/r/unregister", b"", _BOTH)
     assert read(regions) is None
     register(regions)
     assert read(regions) is not None
-    regions.on_http_change(b"/v2/systemsharedmemory/unregister", b"")
+    regions.on_http_change(b"/v2/systemsharedmemory/unregister", b"", _BOTH)
     assert read(regions) is None
 
 
@@ -79,10 +83,10 @@ def test_a_region_that_was_shortened_is_not_read(regions: Regions, tmp_path: Pat
 
 
 def test_other_calls_and_damaged_ones_change_nothing(regions: Regions) -> None:
-    regions.on_http_change(b"/v2/logging", b"{}")
-    regions.on_http_change(_REGISTER, b"{}")
-    regions.on_http_change(_REGISTER, b"[")
-    regions.on_grpc_change(f"{_SERVICE}SystemSharedMemoryRegister", b"\xff")
+    regions.on_http_change(b"/v2/logging", b"{}", _BOTH)
+    regions.on_http_change(_REGISTER, b"{}", _BOTH)
+    regions.on_http_change(_REGISTER, b"[", _BOTH)
+    regions.on_grpc_change(f"{_SERVICE}SystemSharedMemoryRegister", b"\xff", _BOTH)
     assert read(regions) is None
 
 
@@ -90,3 +94,15 @@ def test_the_number_of_regions_is_bounded(regions: Regions, tmp_path: Path) -> N
     regions = Regions(tmp_path, max_regions=0)
     register(regions)
     assert read(regions) is None
+
+
+def test_requests_go_to_servers_that_have_their_regions(regions: Regions) -> None:
+    facts = RequestFacts(input_ranges={"x": RegionRange("r", 0, 1)})
+    # Registered before the proxy came.
+    assert [regions.are_at(side, facts) for side in Side] == [True, False]
+    register(regions)
+    assert [regions.are_at(side, facts) for side in Side] == [True, True]
+    document = json.dumps({"key": "/key", "byte_size": 8}).encode()
+    regions.on_http_change(_REGISTER, document, frozenset({Side.NEW}))
+    assert [regions.are_at(side, facts) for side in Side] == [False, True]
+    assert regions.are_at(Side.NEW, RequestFacts())
