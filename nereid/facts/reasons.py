@@ -68,7 +68,7 @@ class Statement:
 
 def explain(facts: MeshFacts) -> list[Statement]:
     """Return all statements: first about the model as a whole, then about each version."""
-    statements = [*_of_mesh(facts)]
+    statements = [*_of_mesh(facts), *_shadow(facts)]
     for version in facts.versions:
         statements += _readiness(facts, version)
         if version.in_memory:
@@ -158,6 +158,27 @@ def _readiness(facts: MeshFacts, version: VersionFacts) -> Iterator[Statement]:
                 )
                 advice = "its own is_ready() says so, or does not respond in time"
     yield Statement(code, text, problem, advice, version.number, figures)
+
+
+def _shadow(facts: MeshFacts) -> Iterator[Statement]:
+    compared = facts.gauge("nereid_shadow_compared_total", model=facts.model)
+    if compared is None or facts.metrics is None:
+        return
+    differences, dropped = (
+        facts.metrics.by_label(f"nereid_shadow_{name}_total", label, model=facts.model)
+        for name, label in (("differences", "kind"), ("not_compared", "reason"))
+    )
+    kinds = ", ".join(f"{count:.0f} of {kind}" for kind, count in sorted(differences.items()))
+    yield Statement(
+        "shadow",
+        f"its shadow was compared for {compared:.0f} requests, with"
+        f" {f'differences: {kinds}' if kinds else 'no difference'}",
+        figures={
+            "compared": compared,
+            "differences": sum(differences.values()),
+            "not_compared": sum(dropped.values()),
+        },
+    )
 
 
 def _traffic(facts: MeshFacts, version: VersionFacts) -> Iterator[Statement]:

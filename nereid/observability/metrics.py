@@ -389,6 +389,26 @@ ACCESS_LOG_DROPPED: Final = _counter(
     "nereid_gateway_access_log_dropped_total",
     "Lines of --access-log that were dropped, because the file was full or too slow",
 )
+SHADOW_COPIES: Final = _counter(
+    "nereid_shadow_copies_total", "Copies of requests that were sent to the model's shadow", "model"
+)
+SHADOW_COMPARED: Final = _counter(
+    "nereid_shadow_compared_total",
+    "Requests whose response was compared with the shadow's, since it was set",
+    "model",
+)
+SHADOW_NOT_COMPARED: Final = _counter(
+    "nereid_shadow_not_compared_total",
+    "Chosen requests that were not copied, or whose copies have no response, by reason",
+    "model",
+    "reason",
+)
+SHADOW_DIFFERENCES: Final = _counter(
+    "nereid_shadow_differences_total",
+    "Differences between the model's responses and its shadow's, by kind",
+    "model",
+    "kind",
+)
 ACCESS_REFUSALS: Final = _counter(
     "nereid_gateway_access_refusals_total",
     "Calls and requests refused by client authentication (--auth-config), by reason",

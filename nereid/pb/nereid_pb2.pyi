@@ -246,36 +246,62 @@ class Traffic(_message.Message):
     def __init__(self, weights: _Optional[_Mapping[int, int]] = ..., by: _Optional[str] = ...) -> None: ...
 
 class ModelTrafficRequest(_message.Message):
-    __slots__ = ("model", "traffic", "clear", "principal")
+    __slots__ = ("model", "traffic", "clear", "principal", "shadow", "clear_shadow", "counts")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TRAFFIC_FIELD_NUMBER: _ClassVar[int]
     CLEAR_FIELD_NUMBER: _ClassVar[int]
     PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    SHADOW_FIELD_NUMBER: _ClassVar[int]
+    CLEAR_SHADOW_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
     model: str
     traffic: Traffic
     clear: bool
     principal: str
-    def __init__(self, model: _Optional[str] = ..., traffic: _Optional[_Union[Traffic, _Mapping]] = ..., clear: bool = ..., principal: _Optional[str] = ...) -> None: ...
+    shadow: str
+    clear_shadow: bool
+    counts: ShadowCounts
+    def __init__(self, model: _Optional[str] = ..., traffic: _Optional[_Union[Traffic, _Mapping]] = ..., clear: bool = ..., principal: _Optional[str] = ..., shadow: _Optional[str] = ..., clear_shadow: bool = ..., counts: _Optional[_Union[ShadowCounts, _Mapping]] = ...) -> None: ...
+
+class ShadowCounts(_message.Message):
+    __slots__ = ("gateway", "shadow", "compared", "differing")
+    GATEWAY_FIELD_NUMBER: _ClassVar[int]
+    SHADOW_FIELD_NUMBER: _ClassVar[int]
+    COMPARED_FIELD_NUMBER: _ClassVar[int]
+    DIFFERING_FIELD_NUMBER: _ClassVar[int]
+    gateway: int
+    shadow: str
+    compared: int
+    differing: int
+    def __init__(self, gateway: _Optional[int] = ..., shadow: _Optional[str] = ..., compared: _Optional[int] = ..., differing: _Optional[int] = ...) -> None: ...
 
 class ModelTrafficResponse(_message.Message):
-    __slots__ = ("traffic", "source")
+    __slots__ = ("traffic", "source", "shadow", "compared", "differing")
     TRAFFIC_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
+    SHADOW_FIELD_NUMBER: _ClassVar[int]
+    COMPARED_FIELD_NUMBER: _ClassVar[int]
+    DIFFERING_FIELD_NUMBER: _ClassVar[int]
     traffic: Traffic
     source: str
-    def __init__(self, traffic: _Optional[_Union[Traffic, _Mapping]] = ..., source: _Optional[str] = ...) -> None: ...
+    shadow: str
+    compared: int
+    differing: int
+    def __init__(self, traffic: _Optional[_Union[Traffic, _Mapping]] = ..., source: _Optional[str] = ..., shadow: _Optional[str] = ..., compared: _Optional[int] = ..., differing: _Optional[int] = ...) -> None: ...
 
 class TrafficSetting(_message.Message):
-    __slots__ = ("model", "traffic", "set_ns", "rollout")
+    __slots__ = ("model", "traffic", "set_ns", "rollout", "shadow")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TRAFFIC_FIELD_NUMBER: _ClassVar[int]
     SET_NS_FIELD_NUMBER: _ClassVar[int]
     ROLLOUT_FIELD_NUMBER: _ClassVar[int]
+    SHADOW_FIELD_NUMBER: _ClassVar[int]
     model: str
     traffic: Traffic
     set_ns: int
     rollout: str
-    def __init__(self, model: _Optional[str] = ..., traffic: _Optional[_Union[Traffic, _Mapping]] = ..., set_ns: _Optional[int] = ..., rollout: _Optional[str] = ...) -> None: ...
+    shadow: str
+    def __init__(self, model: _Optional[str] = ..., traffic: _Optional[_Union[Traffic, _Mapping]] = ..., set_ns: _Optional[int] = ..., rollout: _Optional[str] = ..., shadow: _Optional[str] = ...) -> None: ...
 
 class ModelRolloutRequest(_message.Message):
     __slots__ = ("model", "action", "plan", "principal")
@@ -709,7 +735,7 @@ class RequestFrame(_message.Message):
     def __init__(self, requests: _Optional[_Iterable[_Union[InferRequest, _Mapping]]] = ..., cancelled_ids: _Optional[_Iterable[int]] = ..., paused_ids: _Optional[_Iterable[int]] = ..., resumed_ids: _Optional[_Iterable[int]] = ..., released_segments: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class InferRequest(_message.Message):
-    __slots__ = ("id", "head", "payloads", "request_id", "parameters", "priority", "timeout_us", "remaining_us", "trace_context", "error_status", "digest", "accepts_many", "caller", "resent", "sequence_owner", "timings", "text_digest", "caller_key")
+    __slots__ = ("id", "head", "payloads", "request_id", "parameters", "priority", "timeout_us", "remaining_us", "trace_context", "error_status", "digest", "accepts_many", "caller", "resent", "sequence_owner", "timings", "text_digest", "caller_key", "is_shadow")
     class ParametersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -735,6 +761,7 @@ class InferRequest(_message.Message):
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
     TEXT_DIGEST_FIELD_NUMBER: _ClassVar[int]
     CALLER_KEY_FIELD_NUMBER: _ClassVar[int]
+    IS_SHADOW_FIELD_NUMBER: _ClassVar[int]
     id: int
     head: bytes
     payloads: _containers.RepeatedCompositeFieldContainer[Payload]
@@ -753,10 +780,11 @@ class InferRequest(_message.Message):
     timings: bool
     text_digest: bytes
     caller_key: bytes
-    def __init__(self, id: _Optional[int] = ..., head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., request_id: _Optional[str] = ..., parameters: _Optional[_Mapping[str, _kserve_pb2.InferParameter]] = ..., priority: _Optional[int] = ..., timeout_us: _Optional[int] = ..., remaining_us: _Optional[int] = ..., trace_context: _Optional[bytes] = ..., error_status: _Optional[_Union[ErrorStatus, _Mapping]] = ..., digest: _Optional[bytes] = ..., accepts_many: bool = ..., caller: _Optional[int] = ..., resent: bool = ..., sequence_owner: _Optional[str] = ..., timings: bool = ..., text_digest: _Optional[bytes] = ..., caller_key: _Optional[bytes] = ...) -> None: ...
+    is_shadow: bool
+    def __init__(self, id: _Optional[int] = ..., head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., request_id: _Optional[str] = ..., parameters: _Optional[_Mapping[str, _kserve_pb2.InferParameter]] = ..., priority: _Optional[int] = ..., timeout_us: _Optional[int] = ..., remaining_us: _Optional[int] = ..., trace_context: _Optional[bytes] = ..., error_status: _Optional[_Union[ErrorStatus, _Mapping]] = ..., digest: _Optional[bytes] = ..., accepts_many: bool = ..., caller: _Optional[int] = ..., resent: bool = ..., sequence_owner: _Optional[str] = ..., timings: bool = ..., text_digest: _Optional[bytes] = ..., caller_key: _Optional[bytes] = ..., is_shadow: bool = ...) -> None: ...
 
 class ResponseFrame(_message.Message):
-    __slots__ = ("responses", "cached_models", "trace_rules", "log_rules", "traces", "ownership", "inputs_in_use", "timings", "last_counts", "models_changed", "traffic_keys")
+    __slots__ = ("responses", "cached_models", "trace_rules", "log_rules", "traces", "ownership", "inputs_in_use", "timings", "last_counts", "models_changed", "traffic_keys", "model_shadows")
     class TracesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -782,6 +810,7 @@ class ResponseFrame(_message.Message):
     LAST_COUNTS_FIELD_NUMBER: _ClassVar[int]
     MODELS_CHANGED_FIELD_NUMBER: _ClassVar[int]
     TRAFFIC_KEYS_FIELD_NUMBER: _ClassVar[int]
+    MODEL_SHADOWS_FIELD_NUMBER: _ClassVar[int]
     responses: _containers.RepeatedCompositeFieldContainer[InferResponse]
     cached_models: CachedModels
     trace_rules: TraceRules
@@ -793,7 +822,21 @@ class ResponseFrame(_message.Message):
     last_counts: bytes
     models_changed: int
     traffic_keys: TrafficKeys
-    def __init__(self, responses: _Optional[_Iterable[_Union[InferResponse, _Mapping]]] = ..., cached_models: _Optional[_Union[CachedModels, _Mapping]] = ..., trace_rules: _Optional[_Union[TraceRules, _Mapping]] = ..., log_rules: _Optional[_Union[LogRules, _Mapping]] = ..., traces: _Optional[_Mapping[int, TracedRequest]] = ..., ownership: _Optional[_Union[Ownership, _Mapping]] = ..., inputs_in_use: _Optional[_Iterable[int]] = ..., timings: _Optional[_Mapping[int, RequestTimings]] = ..., last_counts: _Optional[bytes] = ..., models_changed: _Optional[int] = ..., traffic_keys: _Optional[_Union[TrafficKeys, _Mapping]] = ...) -> None: ...
+    model_shadows: ModelShadows
+    def __init__(self, responses: _Optional[_Iterable[_Union[InferResponse, _Mapping]]] = ..., cached_models: _Optional[_Union[CachedModels, _Mapping]] = ..., trace_rules: _Optional[_Union[TraceRules, _Mapping]] = ..., log_rules: _Optional[_Union[LogRules, _Mapping]] = ..., traces: _Optional[_Mapping[int, TracedRequest]] = ..., ownership: _Optional[_Union[Ownership, _Mapping]] = ..., inputs_in_use: _Optional[_Iterable[int]] = ..., timings: _Optional[_Mapping[int, RequestTimings]] = ..., last_counts: _Optional[bytes] = ..., models_changed: _Optional[int] = ..., traffic_keys: _Optional[_Union[TrafficKeys, _Mapping]] = ..., model_shadows: _Optional[_Union[ModelShadows, _Mapping]] = ...) -> None: ...
+
+class ModelShadows(_message.Message):
+    __slots__ = ("models",)
+    class ModelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    models: _containers.ScalarMap[str, str]
+    def __init__(self, models: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class TrafficKeys(_message.Message):
     __slots__ = ("models",)

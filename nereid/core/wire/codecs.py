@@ -20,6 +20,7 @@ from nereid.core.wire.messages import (
     LastCounts,
     LogRules,
     ModelsChanged,
+    ModelShadows,
     MovedResponse,
     Ownership,
     Release,
@@ -172,6 +173,7 @@ def _is_plain(item: InferRequest) -> bool:
         or item.resent
         or item.error_status
         or item.wants_timings
+        or item.is_shadow
     )
 
 
@@ -336,6 +338,10 @@ def _write_notice(item: Notice, frame: pb.ResponseFrame) -> None:
         frame.traffic_keys.models.clear()
         frame.traffic_keys.models.update(item.models)
         frame.traffic_keys.SetInParent()
+    elif isinstance(item, ModelShadows):
+        frame.model_shadows.models.clear()
+        frame.model_shadows.models.update(item.models)
+        frame.model_shadows.SetInParent()
     else:
         write_log_rules(item, frame.log_rules)
 
@@ -415,6 +421,8 @@ def read_log_rules(message: pb.LogRules) -> LogRules:
 def _read_notices(frame: pb.ResponseFrame) -> Iterator[Notice]:
     if frame.HasField("traffic_keys"):
         yield TrafficKeys(tuple(sorted(frame.traffic_keys.models.items())))
+    if frame.HasField("model_shadows"):
+        yield ModelShadows(tuple(sorted(frame.model_shadows.models.items())))
     if frame.HasField("cached_models"):
         notice = frame.cached_models
         yield CachedModels(tuple(notice.names), notice.shm_namespace, notice.digest_key)
@@ -466,7 +474,8 @@ def _write_request(item: InferRequest, message: pb.InferRequest, now: float) -> 
         message.caller_key = item.caller_key
     if item.caller:
         message.caller = item.caller
-    if item.accepts_many or item.resent or item.wants_timings:
+    if item.accepts_many or item.resent or item.wants_timings or item.is_shadow:
+        message.is_shadow = item.is_shadow
         message.accepts_many, message.resent = item.accepts_many, item.resent
         message.timings = item.wants_timings
 
@@ -491,6 +500,7 @@ def _read_request(message: pb.InferRequest, now: float) -> InferRequest:
     request.wants_timings = message.timings
     request.text_digest = message.text_digest
     request.caller_key = message.caller_key
+    request.is_shadow = message.is_shadow
     return request
 
 

@@ -52,6 +52,9 @@ def error_status_of(error: NereidError) -> ErrorStatus:
     )
 
 
+NO_CAPACITY_FOR_COPY: Final = ErrorStatus(
+    Unavailable.code, "a copy runs only while no other request waits and an instance is free", True
+)
 MOVED: Final = ErrorStatus(Unavailable.code, "another scheduler of the mesh serves the model now")
 
 
@@ -73,6 +76,7 @@ class InferRequest:
         "error_status",
         "head",
         "id",
+        "is_shadow",
         "lease",
         "parameters",
         "payloads",
@@ -108,6 +112,7 @@ class InferRequest:
         wants_timings: bool = False,
         text_digest: bytes = b"",
         caller_key: bytes = b"",
+        is_shadow: bool = False,
     ) -> None:
         self.id = id
         self.head = head
@@ -141,6 +146,8 @@ class InferRequest:
         self.text_digest = text_digest
         # Source and key of the caller (nereid.core.traffic.caller_keys), or empty.
         self.caller_key = caller_key
+        # True for a copy, which must delay no other request.
+        self.is_shadow = is_shadow
 
 
 class Cancel(NamedTuple):
@@ -366,7 +373,26 @@ class TrafficKeys(NamedTuple):
     id: int = 0
 
 
+class ModelShadows(NamedTuple):
+    """Notice of models' shadows, as JSON of nereid.comparison.shadow, by the models' names.
+
+    It replaces the previous notice.
+    """
+
+    models: tuple[tuple[str, str], ...]
+    id: int = 0
+
+
 # About the mesh, not about a request. The id of each is 0.
-Notice = CachedModels | TraceRules | LogRules | Ownership | LastCounts | ModelsChanged | TrafficKeys
+Notice = (
+    CachedModels
+    | TraceRules
+    | LogRules
+    | Ownership
+    | LastCounts
+    | ModelsChanged
+    | TrafficKeys
+    | ModelShadows
+)
 ToScheduler = InferRequest | Cancel | FlowControl | Release
 FromScheduler = InferResponse | Notice

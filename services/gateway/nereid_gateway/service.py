@@ -20,6 +20,9 @@ from nereid_gateway.core.response_timings import TimedRequests
 from nereid_gateway.core.tensors.tensor_memory import TensorMemory
 from nereid_gateway.extras import exposure
 from nereid_gateway.extras.metrics import GatewayMetrics, MetricsFront, mesh_request
+from nereid_gateway.extras.shadows.endpoints import ShadowEndpoints
+from nereid_gateway.extras.shadows.reports import CountReports
+from nereid_gateway.extras.shadows.shadows import Shadows
 from nereid_gateway.fronts.grpc.front import GrpcFront
 from nereid_gateway.fronts.http.front import BODY_TOO_LARGE, HttpFront
 from nereid_gateway.guards.policy import restricted_apis
@@ -118,6 +121,7 @@ class GatewayService:
         self._timeline: GatewayTimeline = NO_TIMELINE
         if settings.timeline_seconds:
             self._timeline = GatewayTimeline(settings.timeline_seconds, mesh, group)
+        self._shadows = Shadows(CountReports(control).send)
         self._upstream = Upstream(
             mesh,
             Limits(settings.max_pending_requests, reconnect_limit_s),
@@ -126,6 +130,7 @@ class GatewayService:
             self._on_notice,
             timeline=self._timeline,
             limits_addresses=settings.hardened,
+            shadows=self._shadows,
         )
         chain = _infer_chain(settings, self._upstream, group, self._timeline)
         self._tracing = chain.tracing
@@ -165,7 +170,10 @@ class GatewayService:
             self._forwarding(settings.http_header_forward_pattern),
             self._console(chain.slow_requests),
             restricted_apis=settings.restricted_apis("http"),
-            text_endpoints=() if self._openai_api is None else self._openai_api.endpoints,
+            extra_endpoints=(
+                ShadowEndpoints(self._data_plane, self._shadows),
+                *(() if self._openai_api is None else self._openai_api.endpoints),
+            ),
         )
         self._http = self._http_server()
         # All HTTP servers that clients connect to.
@@ -174,8 +182,6 @@ class GatewayService:
             self._data_plane, self._forwarding(settings.grpc_header_forward_pattern)
         )
         self._grpc: rpc.Engine | None = None
-        # A metrics scrape has a shorter time limit than a client's control call.
-        scraped = Control(mesh, scrape_limit_s, counts=self._counts)
         kept = None
         if group is not None:
             kept = KeptCounts(group.directory / f"counts-{group.number}.json")
@@ -189,6 +195,7 @@ class GatewayService:
             grpc_connections=self._count_grpc_connections,
             write_texts=None if self._openai_api is None else self._openai_api.write_metrics,
             access_log=self._access_log,
+            shadows=self._shadows,
         )
         self._read_own = own.read_page
         self._shares_ports = (
@@ -200,7 +207,11 @@ class GatewayService:
             self._group_metrics = GroupMetrics(number, size, group.directory, own.write)
             self._read_own = self._group_metrics.read_page
         metrics_front = MetricsFront(
-            self._read_own, scraped, mesh_request(settings), self._http_front
+            self._read_own,
+            # A metrics scrape has a shorter time limit than a client's control call.
+            Control(mesh, scrape_limit_s, counts=self._counts),
+            mesh_request(settings),
+            self._http_front,
         )
         self._metrics = HttpServer(metrics_front, _http_limits(settings))
         self._managed = self._managed_ports(control, metrics_front)
@@ -386,6 +397,8 @@ class GatewayService:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         self._data_plane.begin_drain()
+        # Copies must not delay the end.
+        self._shadows.stop()
         if self._consoles is not None:
             self._consoles.end_all()
         for edge in self._edges:
@@ -416,6 +429,7 @@ class GatewayService:
         await self._close_unrelated()
 
     async def _close_unrelated(self) -> None:
+        await self._shadows.close()
         await self._counts.close()
         await self._metrics.close()
         if self._group_metrics is not None:

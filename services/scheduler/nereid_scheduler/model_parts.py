@@ -19,6 +19,7 @@ from nereid_scheduler.control.residency.on_demand import OnDemandLoads
 from nereid_scheduler.control.residency.policies.policy import Residency
 from nereid_scheduler.control.residency.policies.popularity import Popularity
 from nereid_scheduler.control.rollouts.rollouts import Rollouts
+from nereid_scheduler.control.rollouts.shadow_difference import shadow_difference
 from nereid_scheduler.control.rules import EXPLICIT, ModelControlRules
 from nereid_scheduler.control.shards.members.membership import Membership
 from nereid_scheduler.control.shards.members.ownership import OwnedModels
@@ -166,7 +167,7 @@ def open_models(  # noqa: PLR0913 (one by keyword)
         reconciler,
         control,
         traffic,
-        Rollouts(traffic, catalogue, owners.owns, loader.record_event),
+        Rollouts(traffic, catalogue, owners.owns, loader.record_event, shadow_difference(traffic)),
     )
 
 

@@ -383,6 +383,8 @@ class SchedulerService:
     def _notices(self, shares: bool) -> Iterator[Notice]:
         # Before the notice after which a gateway sends requests.
         yield self._models.traffic.keys
+        if self._models.traffic.shadows.models:
+            yield self._models.traffic.shadows
         yield self._cached_models(shares)
         yield ModelsChanged(self._changes)
         yield from self._mesh_settings.notices()
@@ -405,6 +407,9 @@ class SchedulerService:
         keys = self._models.traffic.refresh()
         if keys is not None:
             self._gateways.send_notice(keys)
+        shadows = self._models.traffic.refresh_shadows()
+        if shadows is not None:
+            self._gateways.send_notice(shadows)
         self._admission.models_changed()
         self._changes += 1
         self._gateways.send_notice(ModelsChanged(self._changes))

@@ -12,6 +12,7 @@ from nereid.core.wire.messages import (
     LastCounts,
     LogRules,
     ModelsChanged,
+    ModelShadows,
     TraceRules,
     TrafficKeys,
 )
@@ -33,6 +34,7 @@ class NoticeMerge(Generic[Key]):
         self._logged: dict[Key, LogRules] = {}
         self._trace_rules: TraceRules | None = None
         self._keyed: dict[Key, TrafficKeys] = {}
+        self._shadowed: dict[Key, ModelShadows] = {}
         # Sources of lost schedulers' models: requests need keys until a successor says otherwise.
         self._kept_sources: dict[str, str] = {}
 
@@ -50,6 +52,11 @@ class NoticeMerge(Generic[Key]):
         if isinstance(notice, TrafficKeys):
             self._keyed[key] = notice
             return self._merge_keys()
+        if isinstance(notice, ModelShadows):
+            # Each scheduler knows all settings. Configured ones are known where a model is served.
+            self._shadowed[key] = notice
+            shadows = {name: each for all_ in self._shadowed.values() for name, each in all_.models}
+            return ModelShadows(tuple(sorted(shadows.items())))
         return notice if isinstance(notice, LastCounts | ModelsChanged) else None
 
     def on_down(self, key: Key) -> Notice | None:
@@ -57,6 +64,7 @@ class NoticeMerge(Generic[Key]):
         self._cached.pop(key, None)
         self._traced.pop(key, None)
         self._logged.pop(key, None)
+        self._shadowed.pop(key, None)
         lost = self._keyed.pop(key, None)
         if lost is not None:
             self._kept_sources |= dict(lost.models)

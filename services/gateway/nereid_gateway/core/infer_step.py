@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nereid.core.wire.messages import ModelShadows
     from nereid_gateway.core.client_request import ClientRequest
     from nereid_gateway.core.request_handle import OnResponse, RequestHandle
 
@@ -26,3 +27,13 @@ class InferStep(Protocol):
         on_response: called with each response, up to the first one without `more`. The first call
         may come before this function returns.
         """
+
+
+class ShadowCopies(Protocol):
+    """Interface of what copies requests for models' shadows."""
+
+    def set_shadows(self, notice: ModelShadows, send: Infer) -> bool:
+        """Set the shadows; return whether there is any. send: sends a copy."""
+
+    def watch(self, request: ClientRequest, on_response: OnResponse) -> OnResponse:
+        """Return what gets a request's responses in place of on_response."""

@@ -218,6 +218,15 @@ ENDPOINTS: Final = (
         survives_disconnect=True,
     ),
     Endpoint(
+        "ShadowEndpoints.shadow",
+        ("/v2/repository/models/{model}/shadow",),
+        _GET + _POST + _DELETE,
+        "model-repository",
+        _OWN,
+        is_control=True,
+        survives_disconnect=True,
+    ),
+    Endpoint(
         "TrafficEndpoints.rollout",
         ("/v2/repository/models/{model}/rollout",),
         _GET + _POST,

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from nereid.mesh_routing.router.router import Router
     from nereid.observability.metrics_page import Family
     from nereid_gateway.core.kept_counts import KeptCounts
+    from nereid_gateway.extras.shadows.shadows import Shadows
     from nereid_gateway.fronts.grpc.front import GrpcFront
     from nereid_gateway.guards.auth.access import AccessControl
     from nereid_gateway.plane.access_log import AccessLog
@@ -69,6 +70,7 @@ class GatewayMetrics:
         grpc_connections: Callable[[], int | None] = lambda: None,
         write_texts: Callable[[Page], None] | None = None,
         access_log: AccessLog | None = None,
+        shadows: Shadows | None = None,
     ) -> None:
         """kept: counts of earlier processes of a group's gateway.
 
@@ -79,6 +81,7 @@ class GatewayMetrics:
         self._large_texts = large_texts
         self._grpc_connections = grpc_connections
         self._access_log = access_log
+        self._shadows = shadows
         self._http = http
         self._grpc = grpc
         self._router = router
@@ -111,6 +114,8 @@ class GatewayMetrics:
             refusals = self._access.refusals.counts.items()
             by_reason = {reason.value: count for reason, count in refusals}
             self._write_counts(page, metrics.ACCESS_REFUSALS, "reason", by_reason)
+        if self._shadows is not None:
+            self._shadows.write_metrics(page)
         if self._write_texts is not None:
             self._write_texts(page)
         if self._kept is not None:

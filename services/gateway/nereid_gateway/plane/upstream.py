@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from nereid.core.errors import STOPPING_MESSAGE, InvalidArgument, NereidError, Unavailable
 from nereid.core.retry_after import DEFAULT_MS, DrainEstimate
 from nereid.core.sequence_owners import SEQUENCE_ID
-from nereid.core.wire.messages import CachedModels, TrafficKeys, payload_bytes
+from nereid.core.wire.messages import CachedModels, ModelShadows, TrafficKeys, payload_bytes
 from nereid.mesh_routing.router.router import Callbacks
 from nereid.rpc.net.limits.budget import OverBudgetError, account_of
 from nereid.shm.segments import SHM_THRESHOLD_BYTES
@@ -29,11 +29,13 @@ from nereid_gateway.core.tensors.request_digest import Digester
 from nereid_gateway.plane.timeline import NO_TIMELINE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from nereid.core.wire.messages import Notice
     from nereid.mesh_routing.access import MeshAccess
+    from nereid.mesh_routing.router.pending_requests import PendingRequest
     from nereid.rpc.net.limits.budget import ByteBudget
+    from nereid_gateway.core.infer_step import ShadowCopies
     from nereid_gateway.core.request_handle import OnResponse, RequestHandle
     from nereid_gateway.core.tensors.tensor_memory import TensorMemory
     from nereid_gateway.plane.timeline import GatewayTimeline
@@ -74,10 +76,11 @@ class Upstream:
         *,
         timeline: GatewayTimeline = NO_TIMELINE,
         limits_addresses: bool = False,
+        shadows: ShadowCopies | None = None,
     ) -> None:
         """Prepare the links. budget: a request that exceeds it may be pending alone.
 
-        limits_addresses: see sequence_owner().
+        limits_addresses: see sequence_owner(). shadows: copies requests for shadows.
         """
         # No client and no model may use the whole limit while others want a share of it.
         self._heads = HeadReader()
@@ -96,6 +99,9 @@ class Upstream:
         # None if no model needs the keys of its callers.
         self._caller_keys: CallerKeys | None = None
         self._adds_keys = False
+        self._shadows = shadows
+        # None if no model has a shadow.
+        self._watching: ShadowCopies | None = None
         self.router = mesh.make_router(
             tensors,
             limits.reconnect_limit_s,
@@ -108,8 +114,12 @@ class Upstream:
         self.tensors.start(self.pending.release_segments)
         self.router.open()
 
-    def infer(self, request: ClientRequest, on_response: OnResponse) -> RequestHandle:
+    def infer(  # noqa: C901 - hot path
+        self, request: ClientRequest, on_response: OnResponse
+    ) -> RequestHandle:
         """Send a request to a scheduler, or refuse it."""
+        if self._watching is not None:
+            on_response = self._watching.watch(request, on_response)
         table, payloads = self.pending, request.payloads
         charged: ChargedRequest | None = None
         size_bytes = len(payloads[0]) if len(payloads) == 1 else sum(map(len, payloads))
@@ -120,10 +130,7 @@ class Upstream:
                 return table.refuse(request, on_response, error)
             on_response, size_bytes = charged.on_response, charged.size_bytes
         pending = len(table.requests)
-        if pending >= self._always_admitted_below and (
-            self._stopping
-            or not self._shares.may_add(request, table.last_id + 1, table.requests.values())
-        ):
+        if pending >= self._always_admitted_below and not self._may_add(request):
             return table.refuse(request, on_response, self._queue_full(f"{pending} requests"))
         budget = self._budget
         if (
@@ -147,6 +154,23 @@ class Upstream:
             return handle
         charged.handle = handle
         return charged
+
+    def send_copy(self, request: ClientRequest, on_response: OnResponse) -> RequestHandle:
+        """Send a copy of a request, which takes no place in the limits on pending requests."""
+        self.tensors.stage(request)
+        if request.lease is not None and not self.tensors.shared:
+            self.tensors.make_inline(request)
+        return self.pending.infer(request, on_response)
+
+    def _may_add(self, request: ClientRequest) -> bool:
+        """Return whether a request gets a place in the limit, in which copies have none."""
+        if self._stopping:
+            return False
+        table = self.pending
+        pending: Collection[PendingRequest] = table.requests.values()
+        if self._watching is not None:
+            pending = [each for each in pending if not each.request.is_shadow]
+        return self._shares.may_add(request, table.last_id + 1, pending)
 
     def size_of(self, request: ClientRequest) -> int:
         """Return a request's bytes, or raise InvalidArgument if it has too many strings."""
@@ -214,6 +238,11 @@ class Upstream:
             self._adds_keys = wanted or self._caller_keys is not None
         elif isinstance(notice, TrafficKeys):
             self._set_caller_keys(notice)
+        elif isinstance(notice, ModelShadows):
+            shadows = self._shadows
+            if shadows is not None:
+                has_any = shadows.set_shadows(notice, self.send_copy)
+                self._watching = shadows if has_any else None
         elif self._forward_notice is not None:
             self._forward_notice(notice)
 

@@ -229,7 +229,8 @@ class Admission:
         """
         request = arrival.request
         name, version = _model_and_version(request.head)
-        if request.resent and not runs_again and request.error_status is None:
+        may_run_already = request.resent and not request.is_shadow
+        if may_run_already and not runs_again and request.error_status is None:
             first_run = self._await_first_run(arrival, name, version)
             if first_run is not None:
                 return first_run
@@ -250,7 +251,8 @@ class Admission:
             if not self._stopping and not found.is_chosen:
                 self._by_head.remember(_key_of(request), model)
             return self._submit_to(model, request, arrival.on_response)
-        if isinstance(found, Missing):
+        if isinstance(found, Missing) or request.is_shadow:
+            # A copy neither waits for a load nor begins one.
             self._check_moved(name)
             raise found.error
         if isinstance(found, OnDemand):

@@ -1,15 +1,17 @@
-"""RPC that shows and sets how a model's requests are divided among its versions."""
+"""RPCs that show and set how a model's requests are divided, and what gets copies of them."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from nereid.comparison.shadow import parse_shadow
 from nereid.core.errors import InvalidArgument
 from nereid.core.methods import SCHEDULER
 from nereid.core.traffic.messages import traffic_of, write_traffic
 from nereid.core.traffic.weights import unique_members
 from nereid.pb import nereid_pb2 as pb
+from nereid_scheduler.core.models.shadow_counts import Compared
 from nereid_scheduler.pages.control import control_handler
 
 if TYPE_CHECKING:
@@ -27,22 +29,38 @@ def traffic_handlers(traffic: ModelTraffic) -> dict[str, Respond]:
     """Return the handler of ModelTraffic by its path."""
 
     async def respond(request: pb.ModelTrafficRequest) -> Message:
-        if request.clear:
-            await traffic.set(request.model, None, request.principal)
-        elif request.HasField("traffic"):
-            try:
-                wanted = traffic_of(request.traffic)
-            except ValueError as error:
-                raise InvalidArgument(f"traffic of model '{request.model}': {error}") from None
-            await traffic.set(request.model, wanted, request.principal)
-        found = traffic.find(request.model)
+        await _change(traffic, request)
+        found, shadow = traffic.find(request.model), traffic.shadow(request.model)
         response = pb.ModelTrafficResponse()
         if found is not None:
             write_traffic(found.traffic, response.traffic)
             response.source = found.source
+        if shadow is not None:
+            response.shadow = shadow.text()
+            response.compared, response.differing = traffic.compared(request.model)
         return response
 
     return {SCHEDULER + "ModelTraffic": control_handler(pb.ModelTrafficRequest, respond)}
+
+
+async def _change(traffic: ModelTraffic, request: pb.ModelTrafficRequest) -> None:
+    """Change what a request says."""
+    model, principal = request.model, request.principal
+    try:
+        if request.HasField("traffic"):
+            await traffic.set(model, traffic_of(request.traffic), principal)
+        elif request.shadow:
+            await traffic.set_shadow(model, parse_shadow(request.shadow), principal)
+    except ValueError as error:
+        raise InvalidArgument(f"traffic of model '{model}': {error}") from None
+    if request.clear:
+        await traffic.set(model, None, principal)
+    elif request.clear_shadow:
+        await traffic.set_shadow(model, None, principal)
+    elif request.HasField("counts"):
+        counts = request.counts
+        compared = Compared(counts.compared, counts.differing)
+        traffic.report_counts(model, counts.shadow, counts.gateway, compared)
 
 
 def rollout_handlers(rollouts: Rollouts) -> dict[str, Respond]:

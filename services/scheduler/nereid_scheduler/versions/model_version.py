@@ -13,9 +13,14 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import DeadlineExceeded, NereidError, Unavailable, Unimplemented
-from nereid.core.wire.messages import DECOUPLED, moved_response
+from nereid.core.wire.messages import (
+    DECOUPLED,
+    NO_CAPACITY_FOR_COPY,
+    InferResponse,
+    moved_response,
+)
 from nereid.observability.metrics import CANCELED, REJECTED
-from nereid_scheduler.core.requests.entry import CACHE_LOOKUP, RESPONDED, Entry
+from nereid_scheduler.core.requests.entry import CACHE_LOOKUP, QUEUED, RESPONDED, Entry
 from nereid_scheduler.versions.caching.response_cache import ResponseCache
 from nereid_scheduler.versions.instance_pool import InstancePool
 from nereid_scheduler.versions.open_requests import OpenRequests
@@ -25,7 +30,7 @@ from nereid_scheduler.versions.validation.request_validation import Validator
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-    from nereid.core.wire.messages import InferRequest, InferResponse
+    from nereid.core.wire.messages import InferRequest
     from nereid.model_config import ModelConfig
     from nereid_scheduler.versions.dispatcher import Dispatcher
     from nereid_scheduler.versions.version_context import VersionContext
@@ -58,6 +63,8 @@ class ModelVersion(Stepper):
         self.calls_other_models = self.dispatcher.calls_other_models
         self._batcher = self.dispatcher.batcher
         self._validator = Validator(config)
+        # Copies that were queued, some of which may have begun since.
+        self._copies: list[Entry] = []
         # True if another scheduler has the model: entries return to their gateways.
         self._given_away = False
         self.cache: ResponseCache | None = None
@@ -118,6 +125,10 @@ class ModelVersion(Stepper):
         if self.config.decoupled:
             self.check_client(request)
         now_ns = _now_ns()
+        if request.is_shadow:
+            self._check_capacity_for_copy(request)
+        elif self._copies:
+            self._drop_queued_copies()
         entry = self._validator.make_entry(request, on_response, self, now_ns)
         if request.trace_context:
             self.records.begin_trace(entry)
@@ -125,7 +136,8 @@ class ModelVersion(Stepper):
             raise DeadlineExceeded("the deadline passed before the request arrived", accepted=True)
         requests = self.requests
         try:
-            if self.cache is None:
+            # Copies test the model, so that none is answered by the cache, or changes it.
+            if self.cache is None or request.is_shadow:
                 self._batcher.enqueue(entry, now_ns)
             else:
                 self.cache.submit_entry(entry, now_ns)
@@ -134,8 +146,33 @@ class ModelVersion(Stepper):
             self.records.refuse(entry, error, now_ns)
             raise
         requests.add_entry(entry)
+        if request.is_shadow:
+            self._copies.append(entry)
         self.dispatcher.on_queued()
         return entry
+
+    def _check_capacity_for_copy(self, request: InferRequest) -> None:
+        """Raise Unavailable unless a copy can run at once and leaves an instance free.
+
+        A single instance executes copies while nothing else waits. An ensemble's steps check this
+        for themselves.
+        """
+        self._copies = [entry for entry in self._copies if entry.state is QUEUED]
+        ready, free = self.dispatcher.instances
+        if self.calls_other_models:
+            has_capacity = not self._batcher.pending
+        else:
+            has_capacity = not self.dispatcher.pending and free >= min(2, max(1, ready))
+        if not has_capacity or request.resent:
+            raise Unavailable(NO_CAPACITY_FOR_COPY.message, accepted=True)
+
+    def _drop_queued_copies(self) -> None:
+        """Drop the copies that have not begun, because another request has come."""
+        copies, self._copies = self._copies, []
+        for entry in copies:
+            if entry.state is QUEUED and self._batcher.remove_entry(entry):
+                # It is no failure of the version.
+                self.requests.end_entry(entry, InferResponse(0, error=NO_CAPACITY_FOR_COPY))
 
     def check_client(self, request: InferRequest) -> None:
         """Raise Unimplemented if a decoupled model's client accepts one response only."""

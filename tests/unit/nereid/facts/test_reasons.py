@@ -339,3 +339,20 @@ def test_where_a_configuration_of_several_files_comes_from() -> None:
     )
     assert statement.figures == sources
     assert "config-sources" not in said(facts(ready()))
+
+
+def test_what_was_compared_with_a_shadow() -> None:
+    compared = 'nereid_shadow_compared_total{model="m"} 10'
+    assert "with no difference" in said(facts(ready(), compared))["shadow"].text
+    found = said(
+        facts(
+            ready(),
+            compared,
+            'nereid_shadow_differences_total{model="m",kind="shape"} 1',
+            'nereid_shadow_differences_total{model="m",kind="value"} 2',
+            'nereid_shadow_not_compared_total{model="m",reason="busy"} 5',
+        )
+    )["shadow"]
+    assert found.text.endswith("with differences: 1 of shape, 2 of value")
+    assert found.figures == {"compared": 10, "differences": 3, "not_compared": 5}
+    assert "shadow" not in said(facts(ready()))

@@ -635,3 +635,69 @@ async def test_an_instance_that_has_left_is_not_kept_for_its_times() -> None:
     world.reply(instance, stream.sent[1])
     assert world.idle == ["i"]
     assert not world.model.pool.times.instances
+
+
+class TestCopies:
+    """Copies for shadows, which must delay no other request."""
+
+    async def test_a_copy_runs_while_an_instance_is_left(self) -> None:
+        it = World()
+        instances = [it.instance() for _ in range(3)]
+        await turn()
+        for number in (1, 2):
+            it.receive(number, is_shadow=True)
+            await turn()
+        # The third instance is for others.
+        with pytest.raises(Unavailable, match="no other request waits"):
+            it.submit(3, is_shadow=True)
+        it.receive(4)
+        await turn()
+        assert sorted(each for _, stream in instances for each in batches(stream)) == [
+            [1],
+            [2],
+            [4],
+        ]
+
+    async def test_a_lone_instance_executes_one_copy_at_a_time(self) -> None:
+        it = World()
+        instance, stream = it.instance()
+        await turn()
+        it.receive(1, is_shadow=True)
+        with pytest.raises(Unavailable):
+            it.submit(2, is_shadow=True)
+        it.reply(instance, stream.sent[0])
+        it.receive(3, is_shadow=True)
+        assert batches(stream) == [[1], [3]]
+        assert it.outcomes() == {1: ""}
+
+    async def test_copies_are_refused_while_others_wait_or_none_can_run(self) -> None:
+        it = World()
+        with pytest.raises(Unavailable):
+            it.submit(1, is_shadow=True)
+        it.submit(2)
+        it.instance()
+        with pytest.raises(Unavailable):
+            it.submit(3, is_shadow=True)
+
+    async def test_a_queued_copy_makes_way_and_takes_no_place_in_the_queue(self) -> None:
+        it = World(
+            "dynamic_batching { preferred_batch_size: 8 max_queue_delay_microseconds: 60000000 }",
+            max_queue_size=1,
+        )
+        it.instance()
+        await turn()
+        it.submit(1, is_shadow=True)
+        await turn()
+        it.submit(2)
+        await turn()
+        assert it.outcomes()[1].startswith("a copy runs only")
+        assert it.model.dispatcher.pending == 1
+        # Neither is a failure of the version.
+        assert it.model.statistics.fail.count == 0
+
+    async def test_a_copy_does_not_run_twice(self) -> None:
+        it = World()
+        it.instance()
+        await turn()
+        with pytest.raises(Unavailable):
+            it.submit(1, is_shadow=True, resent=True)

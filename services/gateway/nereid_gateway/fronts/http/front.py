@@ -56,11 +56,11 @@ class HttpFront:
         console: object | None = None,
         *,
         restricted_apis: Collection[str] = (),
-        text_endpoints: Collection[object] = (),
+        extra_endpoints: Collection[object] = (),
     ) -> None:
         """Make the handlers. console: has the handlers of the console's routes, or None.
 
-        text_endpoints: have the handlers of the routes of texts, if these are served.
+        extra_endpoints: have the handlers of further routes.
         """
         control = data_plane.control
         loads = LoadReports(control)
@@ -85,7 +85,7 @@ class HttpFront:
         self._has_console = console is not None
         if console is not None:
             groups = (*groups, console)
-        groups = (*groups, *text_endpoints)
+        groups = (*groups, *extra_endpoints)
         bound = bind_handlers((endpoint.handler for endpoint in ENDPOINTS), groups)
         self._handlers: dict[Endpoint, Handler] = {
             endpoint: bound[endpoint.handler] for endpoint in ENDPOINTS if endpoint.handler in bound

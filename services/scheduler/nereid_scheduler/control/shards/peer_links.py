@@ -7,6 +7,7 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from nereid.comparison.shadow import parse_shadow
 from nereid.core.methods import PEER_PATH
 from nereid.core.traffic.messages import traffic_of, write_traffic
 from nereid.core.traffic.rollout_plan import read_rollout
@@ -200,10 +201,13 @@ def state_of(peer: Peer) -> pb.PeerState:
             write_traffic(setting.traffic, message.traffic)
         if setting.rollout is not None:
             message.rollout = json.dumps(setting.rollout.document())
+        if setting.shadow is not None:
+            message.shadow = setting.shadow.text()
     return state
 
 
 def _setting_of(message: pb.TrafficSetting) -> tuple[str, TrafficSetting]:
     traffic = traffic_of(message.traffic) if message.HasField("traffic") else None
     rollout = read_rollout(json.loads(message.rollout)) if message.rollout else None
-    return message.model, TrafficSetting(traffic, message.set_ns, rollout)
+    shadow = parse_shadow(message.shadow) if message.shadow else None
+    return message.model, TrafficSetting(traffic, message.set_ns, rollout, shadow)

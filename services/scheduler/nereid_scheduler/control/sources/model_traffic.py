@@ -1,4 +1,4 @@
-"""Traffic of models as operators set it: applies it, records it, and announces sources of keys."""
+"""Traffic of models as operators set it: applies, records and announces it to gateways."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from nereid.comparison.shadow import MODEL, VERSION
 from nereid.core.errors import InvalidArgument, NotFound
-from nereid.core.wire.messages import TrafficKeys
+from nereid.core.wire.messages import ModelShadows, TrafficKeys
 from nereid_scheduler.core.models.dependencies import plain_name
-from nereid_scheduler.core.models.traffic_table import read_setting
+from nereid_scheduler.core.models.shadow_counts import Compared, ShadowCounts
+from nereid_scheduler.core.models.traffic_table import TrafficSetting, read_setting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from nereid.comparison.shadow import Shadow
     from nereid.core.traffic.rollout_plan import Rollout
     from nereid.core.traffic.weights import Traffic
     from nereid.timeline.recorder import RecordEvent
     from nereid_scheduler.control.state.setting_records import SettingRecords
-    from nereid_scheduler.core.models.traffic_table import FoundTraffic, TrafficSetting
+    from nereid_scheduler.core.models.traffic_table import FoundTraffic
     from nereid_scheduler.placement.models.catalogue import Catalogue
     from nereid_scheduler.placement.models.ensemble_lifecycle import Ensembles
 
@@ -49,11 +52,40 @@ class ModelTraffic:
         # Traffic by plain name, as it was when keys were last announced.
         self._announced: dict[str, Traffic] = {}
         self._keys = TrafficKeys(())
+        self._shadows = ModelShadows(())
+        self._shadow_counts = ShadowCounts()
 
     @property
     def keys(self) -> TrafficKeys:
         """Notice of the models whose callers' keys only gateways know, as last announced."""
         return self._keys
+
+    @property
+    def shadows(self) -> ModelShadows:
+        """Notice of the models' shadows, as last announced."""
+        return self._shadows
+
+    def shadow(self, name: str) -> Shadow | None:
+        """Return what gets copies of a model's requests."""
+        return self._table.shadow(name)
+
+    def report_counts(self, name: str, shadow: str, gateway: int, counts: Compared) -> None:
+        """Keep what a gateway has compared, unless the model has another shadow now."""
+        present = self._table.shadow(name)
+        if present is not None and present.text() == shadow:
+            self._shadow_counts.report(name, shadow, gateway, counts)
+
+    def compared(self, name: str) -> Compared:
+        """Return what all gateways have compared since the model's shadow was set."""
+        present = self._table.shadow(name)
+        return Compared() if present is None else self._shadow_counts.total(name, present.text())
+
+    def compared_with(self, name: str, version: int) -> Compared | None:
+        """Return what was compared with a version; `None` if it is not the model's shadow."""
+        shadow = self._table.shadow(name)
+        if shadow is None or (shadow.kind, shadow.target) != (VERSION, str(version)):
+            return None
+        return self.compared(name)
 
     def find(self, name: str) -> FoundTraffic | None:
         """Return a model's traffic, or `None`; raise NotFound for an unknown model."""
@@ -111,6 +143,26 @@ class ModelTraffic:
             _log.info("traffic of model '%s' is set: %s", name, shown)
             self._record_event("traffic", f"'{name}'", shown, model=name, principal=principal)
         setting = self._table.next_setting(name, traffic, time.time_ns(), rollout)
+        await self._apply_call(name, setting)
+
+    async def set_shadow(self, name: str, shadow: Shadow | None, principal: str = "") -> None:
+        """Set what gets copies of a model's requests; return once that is recorded.
+
+        Raises InvalidArgument if it is the model itself, NotFound for an unknown model.
+        """
+        self.find(name)
+        if shadow is not None and (shadow.kind, shadow.target) == (MODEL, name):
+            raise InvalidArgument(f"model '{name}' is no shadow of itself: name a version")
+        known = self._table.settings.get(name, TrafficSetting(None, 0))
+        setting = self._table.next_setting(name, known.traffic, time.time_ns(), known.rollout)
+        shown = "cleared" if shadow is None else str(shadow)
+        _log.info("shadow of model '%s' is set: %s", name, shown)
+        self._record_event("shadow", f"'{name}'", shown, model=name, principal=principal)
+        # Gateways begin to count anew as well.
+        self._shadow_counts.forget(name)
+        await self._apply_call(name, setting._replace(shadow=shadow))
+
+    async def _apply_call(self, name: str, setting: TrafficSetting) -> None:
         self._table.apply(name, setting)
         self._apply(name)
         await self._records.record(_PREFIX + name, setting.document())
@@ -157,6 +209,20 @@ class ModelTraffic:
             return None
         self._keys = keys
         return keys
+
+    def refresh_shadows(self) -> ModelShadows | None:
+        """Return the notice of shadows for gateways if it has changed since the last call."""
+        shadows = ModelShadows(
+            tuple(
+                (name, setting.shadow.text())
+                for name, setting in sorted(self._table.settings.items())
+                if setting.shadow is not None
+            )
+        )
+        if shadows == self._shadows:
+            return None
+        self._shadows = shadows
+        return shadows
 
     def _apply(self, name: str) -> None:
         for qualified in self._catalogue.qualified_names(name):

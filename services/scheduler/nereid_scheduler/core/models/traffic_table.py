@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from nereid.comparison.shadow import Shadow, read_shadow
 from nereid.core.traffic.rollout_plan import read_rollout
 from nereid.core.traffic.weights import Traffic, read_traffic
 
@@ -31,18 +32,20 @@ class FoundTraffic(NamedTuple):
 class TrafficSetting(NamedTuple):
     """Setting of a call. traffic: `None` if it was cleared. set_ns: UNIX time of the call.
 
-    rollout: the one that has set it.
+    rollout: the one that has set it. shadow: kept when the rest is set.
     """
 
     traffic: Traffic | None
     set_ns: int
     rollout: Rollout | None = None
+    shadow: Shadow | None = None
 
     def document(self) -> dict[str, Any]:
         """Return what `read_setting` reads."""
         traffic = None if self.traffic is None else self.traffic.document()
         rollout = None if self.rollout is None else self.rollout.document()
-        return {"traffic": traffic, "set_ns": self.set_ns, "rollout": rollout}
+        shadow = None if self.shadow is None else self.shadow.document()
+        return {"traffic": traffic, "set_ns": self.set_ns, "rollout": rollout, "shadow": shadow}
 
 
 def read_setting(document: Mapping[str, Any]) -> TrafficSetting:
@@ -50,11 +53,12 @@ def read_setting(document: Mapping[str, Any]) -> TrafficSetting:
     traffic, set_ns = document.get("traffic"), document.get("set_ns")
     if type(set_ns) is not int or set_ns < 0:
         raise ValueError("expected the time of the setting")
-    rollout = document.get("rollout")
+    rollout, shadow = document.get("rollout"), document.get("shadow")
     return TrafficSetting(
         None if traffic is None else read_traffic(traffic),
         set_ns,
         None if rollout is None else read_rollout(rollout),
+        None if shadow is None else read_shadow(shadow),
     )
 
 
@@ -104,8 +108,14 @@ class TrafficTable:
     ) -> TrafficSetting:
         """Return a setting that is later than the model's present one. now_ns: UNIX time."""
         known = self.settings.get(name)
-        set_ns = now_ns if known is None else max(now_ns, known.set_ns + 1)
-        return TrafficSetting(traffic, set_ns, rollout)
+        if known is None:
+            return TrafficSetting(traffic, now_ns, rollout)
+        return TrafficSetting(traffic, max(now_ns, known.set_ns + 1), rollout, known.shadow)
+
+    def shadow(self, name: str) -> Shadow | None:
+        """Return what gets copies of a model's requests."""
+        setting = self.settings.get(name)
+        return None if setting is None else setting.shadow
 
     def remember_before(self, name: str, traffic: Traffic | None) -> None:
         """Keep the traffic that requests get whose gateways do not know the new source of keys."""

@@ -277,6 +277,7 @@ class EnsembleDispatcher(Dispatcher):
             sequence_owner=original.sequence_owner,
             wants_timings=original.wants_timings,
             caller_key=original.caller_key,
+            is_shadow=original.is_shadow,
         )
         if original.wants_timings:
             run.paths[call] = run.path

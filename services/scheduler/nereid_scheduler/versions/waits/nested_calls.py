@@ -62,7 +62,8 @@ class NestedCalls:
     def set_depth(self, request: InferRequest) -> None:
         """Set a request's depth; raise InvalidArgument if models call each other without end.
 
-        A call for the only request of an instance gets its caller's key as well.
+        A call for the only request of an instance gets its caller's key as well. One for copies
+        alone is a copy.
         """
         placed = self._placed.get(request.caller)
         if placed is None:
@@ -70,6 +71,7 @@ class NestedCalls:
         # The instance may make the request for any of its entries.
         entries = placed.instance.batches.entries()
         request.depth = 1 + max((entry.request.depth for entry in entries), default=-1)
+        request.is_shadow = bool(entries) and all(entry.request.is_shadow for entry in entries)
         if len(entries) == 1:
             request.caller_key = request.caller_key or entries[0].request.caller_key
         if request.depth > MAX_DEPTH:

@@ -18,6 +18,7 @@ from nereid.core.wire.messages import (
     LastCounts,
     LogRules,
     ModelsChanged,
+    ModelShadows,
     MovedResponse,
     Ownership,
     Parameter,
@@ -72,6 +73,7 @@ requests = st.builds(
     wants_timings=st.booleans(),
     text_digest=st.binary(max_size=16),
     caller_key=st.binary(max_size=16),
+    is_shadow=st.booleans(),
 )
 responses = st.one_of(
     st.builds(
@@ -291,6 +293,13 @@ def test_sources_of_keys_come_before_the_notice_after_which_gateways_send() -> N
     items: list[FromScheduler] = [keys, CachedModels(())]
     assert codec.decode(codec.encode(items)) == items
     assert codec.decode(codec.encode([TrafficKeys(())])) == [TrafficKeys(())]
+
+
+def test_shadows_of_models_are_sent_and_taken_back() -> None:
+    codec = ResponseCodec()
+    items: list[FromScheduler] = [ModelShadows((("m", '{"to": "version:2"}'),))]
+    assert codec.decode(codec.encode(items)) == items
+    assert codec.decode(codec.encode([ModelShadows(())])) == [ModelShadows(())]
 
 
 def test_changes_of_models_share_a_frame_with_responses() -> None:

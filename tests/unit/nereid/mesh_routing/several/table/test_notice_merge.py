@@ -7,6 +7,7 @@ from nereid.core.wire.messages import (
     LastCounts,
     LogRules,
     ModelsChanged,
+    ModelShadows,
     Ownership,
     TraceRule,
     TraceRules,
@@ -92,3 +93,13 @@ def test_sources_of_keys_are_those_of_all_and_a_lost_one_s_until_a_successor_has
     assert merge.on_notice("b", TrafficKeys((("m", "header:z"),))) == TrafficKeys(
         (("m", "header:z"),)
     )
+
+
+def test_shadows_are_those_of_all_live_schedulers() -> None:
+    merge = NoticeMerge[str]()
+    merge.on_notice("a", ModelShadows((("m", "1"),)))
+    both = merge.on_notice("b", ModelShadows((("n", "2"),)))
+    assert both == ModelShadows((("m", "1"), ("n", "2")))
+    assert merge.on_notice("a", ModelShadows(())) == ModelShadows((("n", "2"),))
+    merge.on_down("b")
+    assert merge.on_notice("a", ModelShadows((("m", "3"),))) == ModelShadows((("m", "3"),))

@@ -1,0 +1,24 @@
+"""The difference of a version that is a shadow, for the rules of its rollout."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nereid_scheduler.control.rollouts.steps import Difference
+
+if TYPE_CHECKING:
+    from nereid_scheduler.control.rollouts.rollouts import FindDifference
+    from nereid_scheduler.control.sources.model_traffic import ModelTraffic
+
+
+def shadow_difference(traffic: ModelTraffic) -> FindDifference:
+    """Return the function that finds the share of responses in which a version differs."""
+
+    def find(name: str, version: int) -> Difference | None:
+        counts = traffic.compared_with(name, version)
+        if counts is None:
+            return None
+        compared, differing = counts
+        return Difference(differing / compared if compared else 0.0, compared)
+
+    return find

@@ -1,0 +1,301 @@
+"""Copies of requests go to shadows that differ, hang, crash, leak or are slow: the report says so,
+and no client notices anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc.aio as grpcclient
+from onnx import TensorProto
+
+from nereid_explain import rollout, traffic
+from nereid_explain import shadow as command
+from tests.support.mesh.mesh import Mesh, running, until
+from tests.support.models import accumulators, python_models
+from tests.support.models.e2e_models import save_identity, save_scaler
+
+pytestmark = pytest.mark.slow
+
+CONFIG = "max_batch_size: 16\ndynamic_batching {}\nversion_policy { all {} }\n"
+SHADY = """
+backend: "python"
+max_batch_size: 16
+input { name: "INPUT0" data_type: TYPE_FP32 dims: [8] }
+output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [-1] }
+instance_group [{ count: 1 kind: KIND_CPU }]
+"""
+PLAN = ("--to", "2", "--steps", "50,100", "--every", "1s", "--if", "difference<1e-2")
+IDENTITY = """
+input { name: "INPUT0" data_type: TYPE_FP32 dims: [-1] }
+output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [-1] }
+max_batch_size: 16
+"""
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("repository")
+    for version, factor in ((1, 2), (2, 3), (3, 2)):
+        save_scaler(root, "scaler", factor, CONFIG, version)
+    save_scaler(root, "plain", 2, CONFIG)
+    python_models.save(root, "misbehaving", SHADY)
+    for name in ("identity", "other_identity"):
+        save_identity(root, name, TensorProto.FLOAT, IDENTITY)
+    for name in ("repeat", "other_repeat"):
+        python_models.save(root, "repeat", python_models.REPEAT, name)
+    for prefix in ("", "other_"):
+        accumulators.save(root, "dyna_sequence", "onnxruntime", prefix)
+    return root
+
+
+@pytest.fixture(scope="module")
+def mesh(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
+    log = tmp_path_factory.mktemp("log") / "log"
+    with running(models, log, "--max-queue-size=64") as mesh:
+        status, reply = mesh.get(
+            "/v2/repository/models/scaler/traffic", "POST", b'{"weights": {"1": 1}}'
+        )
+        assert status == 200, reply
+        yield mesh
+
+
+def shadow(mesh: Mesh, *arguments: str) -> int:
+    return command.main([*arguments, "-u", mesh.http])
+
+
+def report(mesh: Mesh, model: str) -> Mapping[str, Any]:
+    _, reply = mesh.get(f"/v2/repository/models/{model}/shadow")
+    return json.loads(reply)["report"] or {"compared": 0, "differing": 0, "not_compared": {}}
+
+
+@contextlib.asynccontextmanager
+async def client_of(mesh: Mesh) -> AsyncIterator[grpcclient.InferenceServerClient]:
+    client = grpcclient.InferenceServerClient(mesh.grpc)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def send(mesh: Mesh, model: str, number: int, rows: int = 1) -> None:
+    """Send requests, several at a time; each must have the model's own response."""
+    array = np.full((rows, 8), 1.5, np.float32)
+    tensor = grpcclient.InferInput("INPUT0", [rows, 8], "FP32")
+    tensor.set_data_from_numpy(array)
+
+    async def one(client: grpcclient.InferenceServerClient) -> None:
+        response = await client.infer(model, [tensor])
+        assert np.array_equal(response.as_numpy("OUTPUT0"), array * 2)
+
+    async with client_of(mesh) as client:
+        for _ in range(0, number, 4):
+            await asyncio.gather(*(one(client) for _ in range(4)))
+
+
+async def test_responses_of_a_version_are_compared(
+    mesh: Mesh, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert shadow(mesh, "set", "scaler", "--to", "version:3") == 0
+    await send(mesh, "scaler", 40)
+    until(lambda: report(mesh, "scaler")["compared"], "comparisons")
+    assert shadow(mesh, "report", "scaler") == 0
+    assert "100% to version:3" in capsys.readouterr().out
+    # The copies were executed by version 3 alone, and in no response of version 1.
+    stats = {
+        each["version"]: each
+        for each in json.loads(mesh.get("/v2/models/scaler/stats")[1])["model_stats"]
+    }
+    assert int(stats["1"]["inference_count"]) == 40
+    compared = report(mesh, "scaler")["compared"]
+    assert 0 < compared <= int(stats["3"]["inference_count"]) <= 40
+
+    assert shadow(mesh, "set", "scaler", "--to", "version:2") == 0
+    await send(mesh, "scaler", 40)
+    until(lambda: report(mesh, "scaler")["differing"], "differences")
+    assert shadow(mesh, "report", "scaler") == 1
+    printed = capsys.readouterr().out
+    assert "value of OUTPUT0" in printed
+    assert "3.0 -> 4.5" in printed
+    (difference,) = report(mesh, "scaler")["models"][0]["differences"]
+    assert difference["examples"][0]["inputs"]["INPUT0"]["shape"] == [1, 8]
+    until(
+        lambda: 'nereid_shadow_differences_total{model="scaler",kind="value"}' in mesh.metrics(),
+        "the metric",
+    )
+    assert shadow(mesh, "clear", "scaler") == 0
+    assert mesh.get("/v2/repository/models/scaler/shadow")[1] == (
+        b'{"model":"scaler","shadow":null,"compared":0,"differing":0,"report":null}'
+    )
+
+
+@pytest.mark.parametrize("mode", ["hang", "crash", "leak", "slow", "huge", "wrong"])
+async def test_no_client_notices_a_shadow(mesh: Mesh, models: Path, mode: str) -> None:
+    file = models / "misbehaving" / "1" / "mode"
+    file.write_text(mode)
+    try:
+        arguments = "set", "plain", "--to", "model:misbehaving", "--copy-timeout", "2"
+        assert shadow(mesh, *arguments, "--rules", "OUTPUT0: exact") == 0
+        await send(mesh, "plain", 200)
+
+        def outcomes() -> bool:
+            found = report(mesh, "plain")
+            return bool(found["compared"] or found["not_compared"])
+
+        until(outcomes, "copies")
+        await send(mesh, "plain", 40)
+    finally:
+        file.unlink()
+        assert shadow(mesh, "clear", "plain") == 0
+
+
+@contextlib.contextmanager
+def copied(mesh: Mesh, model: str, to: str, *more: str) -> Iterator[None]:
+    assert shadow(mesh, "set", model, "--to", to, *more) == 0
+    try:
+        yield
+    finally:
+        assert shadow(mesh, "clear", model) == 0
+
+
+def await_compared(mesh: Mesh, model: str) -> Mapping[str, Any]:
+    until(lambda: report(mesh, model)["compared"], f"comparisons: {report(mesh, model)}")
+    return report(mesh, model)
+
+
+async def test_sequences_are_copied_whole(mesh: Mesh) -> None:
+    async def add(client: grpcclient.InferenceServerClient, number: int, **flags: Any) -> int:
+        tensor = grpcclient.InferInput("INPUT", [1, 1], "INT32")
+        tensor.set_data_from_numpy(np.full((1, 1), number, np.int32))
+        response = await client.infer("dyna_sequence", [tensor], **flags)
+        return int(response.as_numpy("OUTPUT")[0, 0])
+
+    async with client_of(mesh) as client:
+        # Its beginning is not copied, so that its end is not either.
+        await add(client, 1, sequence_id=100, sequence_start=True)
+        with copied(mesh, "dyna_sequence", "model:other_dyna_sequence", "--rules", "*: exact"):
+            await add(client, 1, sequence_id=100, sequence_end=True)
+            for sequence in range(1, 6):
+                for step in range(5):
+                    flags = {"sequence_start": step == 0, "sequence_end": step == 4}
+                    await add(client, step, sequence_id=sequence, **flags)
+            found = await_compared(mesh, "dyna_sequence")
+    # A sum with a gap would differ. A sequence may find the shadow busy.
+    assert found["differing"] == 0
+    assert found["not_compared"].keys() <= {
+        "the shadow was busy",
+        "a request of its sequence was not copied",
+    }
+
+
+async def test_streams_are_compared_with_all_their_responses(mesh: Mesh) -> None:
+    tensors = [grpcclient.InferInput(name, [1], "INT32") for name in ("COUNT", "SIZE")]
+    for tensor, value in zip(tensors, (3, 2), strict=True):
+        tensor.set_data_from_numpy(np.array([value], np.int32))
+    mode = grpcclient.InferInput("MODE", [1], "BYTES")
+    mode.set_data_from_numpy(np.array([b"then_end"], np.object_))
+
+    async def requests() -> AsyncIterator[dict[str, Any]]:
+        yield {"model_name": "repeat", "inputs": [*tensors, mode]}
+
+    with copied(mesh, "repeat", "model:other_repeat"):
+        async with client_of(mesh) as client:
+            seen = [error async for _, error in client.stream_infer(requests())]
+        assert seen == [None] * 3
+        found = await_compared(mesh, "repeat")
+    assert (found["compared"], found["differing"]) == (1, 0)
+
+
+async def test_tensors_in_shared_memory_are_compared(mesh: Mesh) -> None:
+    array = np.arange(1 << 18, dtype=np.float32)[None]
+    tensor = grpcclient.InferInput("INPUT0", list(array.shape), "FP32")
+    tensor.set_data_from_numpy(array)
+    with copied(mesh, "identity", "model:other_identity"):
+        async with client_of(mesh) as client:
+            for _ in range(10):
+                response = await client.infer("identity", [tensor])
+                assert np.array_equal(response.as_numpy("OUTPUT0"), array)
+        found = await_compared(mesh, "identity")
+    assert found["differing"] == 0
+    # Copies of more than 16 MiB are not sent.
+    array = np.zeros((1, 5 << 20), np.float32)
+    tensor = grpcclient.InferInput("INPUT0", list(array.shape), "FP32")
+    tensor.set_data_from_numpy(array)
+    with copied(mesh, "identity", "model:other_identity"):
+        async with client_of(mesh) as client:
+            await client.infer("identity", [tensor])
+        until(lambda: report(mesh, "identity")["not_compared"], "the refusal")
+        assert report(mesh, "identity")["not_compared"] == {
+            "the request and its responses were too large": 1
+        }
+
+
+async def test_another_server_gets_copies(mesh: Mesh) -> None:
+    with copied(mesh, "plain", f"url:grpc://{mesh.grpc}/scaler"):
+        await send(mesh, "plain", 8)
+        until(lambda: report(mesh, "plain")["compared"] == 8, "comparisons")
+        assert report(mesh, "plain")["differing"] == 0
+    with copied(mesh, "plain", "url:grpc://127.0.0.1:1/scaler", "--copy-timeout", "0.2"):
+        await send(mesh, "plain", 4)
+        until(lambda: sum(report(mesh, "plain")["not_compared"].values()) == 4, "the failures")
+
+
+def test_what_is_not_valid_is_refused(mesh: Mesh, capsys: pytest.CaptureFixture[str]) -> None:
+    assert shadow(mesh, "set", "plain", "--to", "model:plain") == 2
+    assert "no shadow of itself" in capsys.readouterr().err
+    assert shadow(mesh, "set", "missing", "--to", "version:1") == 2
+    assert "unknown model" in capsys.readouterr().err
+    status, reply = mesh.get("/v2/repository/models/plain/shadow", "POST", b'{"to": "nowhere"}')
+    assert (status, b"version:NUMBER" in reply) == (400, True)
+    with pytest.raises(SystemExit):
+        shadow(mesh, "set", "plain", "--to", "nowhere")
+
+
+async def test_a_rollout_goes_back_if_its_shadow_differs(
+    mesh: Mesh, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loaded = asyncio.Event()
+
+    async def load() -> None:
+        tensor = grpcclient.InferInput("INPUT0", [1, 8], "FP32")
+        tensor.set_data_from_numpy(np.ones((1, 8), np.float32))
+        async with client_of(mesh) as client:
+            while not loaded.is_set():
+                await client.infer("scaler", [tensor])
+
+    task = asyncio.create_task(load())
+    try:
+        with copied(mesh, "scaler", "version:2"):
+            code = await asyncio.to_thread(rollout.main, ["scaler", *PLAN, "-u", mesh.http])
+            assert code == 1
+        assert "difference<1e-2 is broken" in capsys.readouterr().out
+        with copied(mesh, "scaler", "version:3"):
+            plan = [each.replace("2", "3") if each == "2" else each for each in PLAN]
+            code = await asyncio.to_thread(rollout.main, ["scaler", *plan, "-u", mesh.http])
+            assert code == 0
+    finally:
+        loaded.set()
+        await task
+        traffic.main(["scaler", "1=1", "-u", mesh.http])
+
+
+async def test_shadows_outlive_their_scheduler(
+    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with running(models, tmp_path / "log", "--schedulers=2", "--gateways=2") as mesh:
+        with copied(mesh, "plain", "model:misbehaving"):
+            for _ in range(2):
+                mesh.kill("nereid_scheduler")
+                until(lambda: mesh.get("/v2/health/ready")[0] == 200, "the mesh")
+                await send(mesh, "plain", 8)
+                assert shadow(mesh, "report", "plain") == 0
+                assert "100% to model:misbehaving" in capsys.readouterr().out
+        assert shadow(mesh, "report", "plain") == 0
+        assert "no shadow" in capsys.readouterr().out
