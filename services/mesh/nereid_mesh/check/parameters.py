@@ -79,6 +79,8 @@ def unused_defaults(config: model_config_pb2.ModelConfig) -> Iterator[str]:
 
     Loads refuse those of ensembles. The code of a Python model may read such a parameter itself.
     """
+    if config.HasField("ensemble_scheduling"):
+        return
     optional = {tensor.name: tensor.optional for tensor in config.input}
     for key in sorted(config.parameters):
         name = key.removeprefix(DEFAULT)

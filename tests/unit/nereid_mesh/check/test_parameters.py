@@ -56,6 +56,8 @@ def test_defaults_need_an_optional_input(backend: str, unused: list[str]) -> Non
     model.input.add(name="a")
     model.input.add(name="b", optional=True)
     assert [*unused_defaults(model)] == unused
+    model.ensemble_scheduling.SetInParent()
+    assert not [*unused_defaults(model)]
 
 
 @pytest.mark.parametrize("backend", sorted(KNOWN_PARAMETERS))
