@@ -145,7 +145,7 @@ def test_names_that_nobody_or_two_have(
     assert code == 1
     (finding,) = document["by_name"]["doublr"]["findings"]
     assert (finding["code"], finding["hint"]) == ("no-such-model", "did you mean 'doubler'?")
-    both = (repository, tmp_path, "--model=complete", "--gpus=none")
+    both = (repository, "--model=complete", tmp_path, "--gpus=none")
     code, document = check(capsys, *both)
     assert code == 1
     assert messages(document["by_name"]["complete"]) == [

@@ -78,7 +78,7 @@ checked. With --json the output is one document, which docs/model-authors/check.
 def main(argv: Sequence[str]) -> int:
     """Check the repositories, print the report, and return the exit code."""
     parser = make_parser()
-    given = parser.parse_args(argv)
+    given = parser.parse_intermixed_args(argv)
     paths = [*given.path, *given.model_repository]
     if not paths:
         parser.error("give the path of a model repository")
