@@ -139,16 +139,16 @@ async def test_certificates_of_another_time_are_refused_until_they_are_renewed(
 ) -> None:
     # Files are read again once all of them are old enough to be complete.
     os.utime(ours.root, (1, 1))
-    late = side(ours.identity("client", files="late", valid_days=valid_days), ours.root)
+    outdated = side(ours.identity("client", files="outdated", valid_days=valid_days), ours.root)
     known = side(ours.identity("client", files="client"), ours.root)
     identity = ours.identity()
     async with serving("own", site, tls=side(identity, ours.root, server=True)) as (_, address):
         with pytest.raises(RpcError, match="refused our certif"):
-            await echo(address, late)
+            await echo(address, outdated)
         await until(lambda: why in caplog.text)
         # The same processes, whose files are renewed.
-        ours.identity("client", files="late")
-        assert await echo(address, late) == b"x"
+        ours.identity("client", files="outdated")
+        assert await echo(address, outdated) == b"x"
         ours.identity(valid_days=valid_days)
         settle(identity, 50)
         with pytest.raises(RpcError, match=f"certificate verify failed: {why}"):
