@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import os
+import resource
 import signal
 import sys
 from contextlib import asynccontextmanager, contextmanager
@@ -33,6 +34,8 @@ _START_ERROR_CODE = 2
 # Only objects that may be in cycles count.
 _GARBAGE_THRESHOLD = 10_000
 _INTERRUPTED_CODE = 130
+# With fewer, the event loop cannot begin, or no port can be opened.
+_MIN_OPEN_FILES = 64
 # Seconds to wait before deferred modules are imported. A small model loads faster.
 _DEFERRED_S = 0.3
 
@@ -102,6 +105,13 @@ def run_service(
         begin_removal_of_abandoned()
         return await serve(settings, Shutdown())
 
+    open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= open_files < _MIN_OPEN_FILES:
+        sys.stderr.write(
+            f"{program}: it may open {open_files} files (ulimit -n), and needs at least"
+            f" {_MIN_OPEN_FILES}\n"
+        )
+        return _START_ERROR_CODE
     set_up_logging(settings, name)
     # Imported modules are never freed. nereid.process.uncollected has switched the collector off.
     gc.freeze()

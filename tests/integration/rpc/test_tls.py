@@ -125,6 +125,74 @@ async def test_refused_certificates_and_the_reasons(
             assert await echo(address, known) == b"x"
 
 
+@pytest.mark.parametrize(
+    ("valid_days", "why"),
+    [((-9, -2), "certificate has expired"), ((2, 9), "certificate is not yet valid")],
+    ids=["expired", "not yet valid"],
+)
+async def test_certificates_of_another_time_are_refused_until_they_are_renewed(
+    site: Site,
+    ours: Authority,
+    caplog: pytest.LogCaptureFixture,
+    valid_days: tuple[int, int],
+    why: str,
+) -> None:
+    # Files are read again once all of them are old enough to be complete.
+    os.utime(ours.root, (1, 1))
+    outdated = side(ours.identity("client", files="outdated", valid_days=valid_days), ours.root)
+    known = side(ours.identity("client", files="client"), ours.root)
+    identity = ours.identity()
+    async with serving("own", site, tls=side(identity, ours.root, server=True)) as (_, address):
+        with pytest.raises(RpcError, match="refused our certif"):
+            await echo(address, outdated)
+        await until(lambda: why in caplog.text)
+        # The same processes, whose files are renewed.
+        ours.identity("client", files="outdated")
+        assert await echo(address, outdated) == b"x"
+        ours.identity(valid_days=valid_days)
+        settle(identity, 50)
+        with pytest.raises(RpcError, match=f"certificate verify failed: {why}"):
+            await echo(address, known)
+        ours.identity()
+        settle(identity, 40)
+        assert await echo(address, known) == b"x"
+
+
+async def test_certificates_renewed_under_load_fail_no_call(
+    site: Site, ours: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    os.utime(ours.root, (1, 1))
+    identity = ours.identity()
+    client = ours.identity("client", files="client")
+    tls = side(client, ours.root)
+    done = 0
+    async with serving("own", site, tls=side(identity, ours.root, server=True)) as (_, address):
+        lasting = SocketChannel(address, ChannelOptions(tls=tls))
+
+        async def call(renewing: asyncio.Task[None]) -> None:
+            nonlocal done
+            while not renewing.done():
+                assert await lasting.unary("/test/Echo", b"old", timeout_s=LIMIT_S) == b"old"
+                assert await echo(address, tls) == b"x"
+                done += 1
+
+        async def renew() -> None:
+            for age_s in range(90, 60, -3):
+                ours.identity()
+                settle(identity, age_s)
+                ours.identity("client", files="client")
+                settle(client, age_s)
+                before = done
+                await until(lambda before=before: done > before)
+
+        renewing = asyncio.create_task(renew())
+        await asyncio.gather(renewing, *(call(renewing) for _ in range(4)))
+        await lasting.close()
+    # Both sides, ten times each.
+    assert caplog.text.count("TLS files were read again") > 10
+
+
 async def test_the_servers_name_is_checked(site: Site, ours: Authority) -> None:
     server = side(ours.identity("scheduler.mesh"), server=True)
     async with serving("own", site, tls=server) as (_, address):

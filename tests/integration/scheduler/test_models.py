@@ -147,6 +147,51 @@ async def test_a_join_stream_without_a_hello_is_refused(mesh: World, message: by
     assert error.status == Status.INVALID_ARGUMENT
 
 
+def anothers_events(instance: int) -> list[tuple[str, object]]:
+    """What an executor might say of an instance, its loads, batches and requests."""
+    error = pb.ErrorStatus(code=13, message="forged")
+    numbers = range(64)
+    return [
+        ("instance_failed", pb.InstanceFailed(instance=instance, error=error)),
+        ("instance_unloaded", pb.InstanceUnloaded(instance=instance)),
+        *(
+            ("instance_lost", pb.InstanceLost(instance=instance, stream=stream, error=error))
+            for stream in (0, 1, 1 << 63)
+        ),
+        ("readiness_report", pb.ReadinessReport(instance=instance, question=1)),
+        ("load_progress", pb.LoadProgress(instance=instance, text="forged")),
+        *(("withdrawn", pb.Withdrawn(instance=instance, batch=batch)) for batch in numbers),
+        *(("described", pb.Described(command=command, error=error)) for command in numbers),
+        *(("recalled", pb.Recalled(request=request)) for request in numbers),
+        *(("begun_requests", pb.BegunRequests(ids=numbers, query=query)) for query in numbers),
+    ]
+
+
+async def test_what_an_executor_says_of_anothers_instances_changes_nothing(
+    mesh: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    victim = await mesh.executor("victim", hold=True)
+    await mesh.until_state("READY")
+    gateway = await mesh.gateway()
+    asked = asyncio.ensure_future(gateway.ask(1, 2))
+    instance, batch = await victim.batch()
+    # While a batch is at the victim; by an executor that could take it, and is loaded itself.
+    rogue = await mesh.executor("rogue", refuse="has no room")
+    events = anothers_events(instance.load.instance)
+    for kind, event in (*events, *reversed(events), *events):
+        rogue.send(**{kind: event})
+    rogue.send(hello=pb.Hello(name="victim", backends=["onnxruntime"]))
+    await asyncio.wait_for(rogue.closed.wait(), LIMIT_S)
+    assert rogue.error is not None
+    assert rogue.error.status is Status.INVALID_ARGUMENT
+    assert not victim.closed.is_set()
+    instance.response(batch)
+    assert numbers_of(await asked) == [2, 4]
+    await mesh.until_state("READY")
+    # The log is not filled.
+    assert caplog.text.count("a description for an unknown command") == 1
+
+
 @pytest.mark.parametrize("number", ["12345", "x"])
 async def test_an_unknown_instance_is_refused(mesh: World, number: str) -> None:
     closed: asyncio.Future[RpcError | None] = asyncio.get_running_loop().create_future()

@@ -34,9 +34,18 @@ class Authority:
         self.root = str(folder / "root.pem")
         self._authority.cert_pem.write_to_path(self.root)
 
-    def identity(self, *names: str, files: str = "server") -> Identity:
-        """A certificate in files of this name, which are replaced if they exist."""
-        leaf = self._authority.issue_cert(*(names or ("localhost", "127.0.0.1")))
+    def identity(
+        self, *names: str, files: str = "server", valid_days: tuple[int, int] = (-1, 30)
+    ) -> Identity:
+        """A certificate in files of this name, which are replaced if they exist.
+
+        valid_days: the first and the last day of its validity, from now.
+        """
+        now = dt.datetime.now(dt.UTC)
+        first, last = (now + dt.timedelta(days=each) for each in valid_days)
+        leaf = self._authority.issue_cert(
+            *(names or ("localhost", "127.0.0.1")), not_before=first, not_after=last
+        )
         identity = Identity(
             str(self._folder / f"{files}.pem"), str(self._folder / f"{files}-key.pem")
         )

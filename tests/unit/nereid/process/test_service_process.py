@@ -2,6 +2,7 @@
 
 import logging
 import os
+import resource
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -52,6 +53,23 @@ def test_a_start_error_is_one_line_and_code_2(capsys: pytest.CaptureFixture[str]
 
     assert run_service(Settings(), serve, name="test", program="test") == 2
     assert capsys.readouterr().err == "test: --some-port: address in use\n"
+
+
+def test_a_process_that_may_open_too_few_files_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    async def serve(_settings: Settings, _shutdown: Shutdown) -> int:
+        return 0
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (63, hard))
+    try:
+        code = run_service(Settings(), serve, name="test", program="test")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert code == 2
+    assert capsys.readouterr().err == (
+        "test: it may open 63 files (ulimit -n), and needs at least 64\n"
+    )
+    assert run_service(Settings(), serve, name="test", program="test") == 0
 
 
 async def test_the_metrics_port_is_opened_only_on_request() -> None:

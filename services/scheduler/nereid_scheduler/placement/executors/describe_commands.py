@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from nereid.observability.refusal_log import RefusalLog
 from nereid.pb import nereid_pb2 as pb
 
 if TYPE_CHECKING:
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_UNKNOWN: Final = "executor '%s' sent a description for an unknown command; it is ignored"
+
 
 class DescribeCommands:
     """Pending commands. Only one executor at a time reads a version's model file."""
@@ -23,6 +26,7 @@ class DescribeCommands:
         self._numbers = numbers
         # Key: a command's number. The version is `None` if it should not be loaded any more.
         self._pending: dict[int, tuple[ServedVersion | None, Session]] = {}
+        self._refusals = RefusalLog(_log)
 
     def begin(self, served: ServedVersion, session: Session) -> pb.ExecutorCommand:
         """Return the command to send to an executor now, and expect a reply to it."""
@@ -49,10 +53,7 @@ class DescribeCommands:
         """Return the version that a reply describes; `None` if no load needs the description."""
         served, describer = self._pending.get(command, (None, None))
         if describer is not session:
-            _log.warning(
-                "executor '%s' sent a description for an unknown command; it is ignored",
-                session.name,
-            )
+            self._refusals.report(session.name, "description", _UNKNOWN)
             return None
         del self._pending[command]
         return served
