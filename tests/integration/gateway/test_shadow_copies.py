@@ -243,18 +243,6 @@ async def test_copies_take_no_place_in_the_limit_of_pending_requests() -> None:
         site.upstream.close()
 
 
-async def test_a_process_that_is_stuck_is_replaced() -> None:
-    site = Site(stuck_s=2.0)
-    try:
-        await until(lambda: site.shadows.is_comparing)
-        (pid,) = children_of_this_process()
-        os.kill(pid, signal.SIGSTOP)
-        await until(lambda: pid not in children_of_this_process())
-    finally:
-        await site.shadows.close()
-        site.upstream.close()
-
-
 async def test_a_process_that_ends_is_replaced(site: Site) -> None:
     site.exchange()
     (copy,) = site.copies()
