@@ -116,6 +116,8 @@ class Shadows:
         self._models: dict[str, _Model] = {}
         self._send: SendCopy | None = None
         self._process: ReportProcess | None = None
+        # The last one, also while it starts or is closed.
+        self._started: ReportProcess | None = None
         self._task: asyncio.Task[None] | None = None
         self._announced = asyncio.Event()
         self._texts: dict[str, str] = {}
@@ -222,8 +224,9 @@ class Shadows:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        if self._process is not None:
-            await self._process.close()
+        if self._started is not None:
+            # The task may have been cancelled while it closed the process.
+            await self._started.close()
 
     def _release(self, size_bytes: int) -> None:
         self._held_bytes -= size_bytes
@@ -242,6 +245,7 @@ class Shadows:
                 self._announced.clear()
                 await self._announced.wait()
             process = ReportProcess(_MODULE, None, max_queued_bytes=_MAX_QUEUED_BYTES)
+            self._started = process
             try:
                 await process.start()
                 self._process = process
