@@ -255,11 +255,12 @@ class Shadows:
                     "the process that compares copies has ended or is stuck; restarting it: %s",
                     error,
                 )
-                await asyncio.sleep(_RESTART_S)
             finally:
                 self._process = None
                 self.counts = {}
                 await process.close()
+            if self._models:
+                await asyncio.sleep(_RESTART_S)
 
     async def _read_counts(self, process: ReportProcess) -> None:
         """Read counts every second, until there is no shadow any more."""
