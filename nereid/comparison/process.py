@@ -73,6 +73,10 @@ class ReportProcess:
                 start_new_session=True,
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )
+        except BaseException:
+            for ours, _ in pairs:
+                ours.close()
+            raise
         finally:
             for _, theirs in pairs:
                 theirs.close()

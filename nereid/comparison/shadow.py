@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nereid.comparison.rules import parse_tensor_rules
 from nereid.core.errors import InvalidArgument
-from nereid.core.traffic.weights import unique_members
+from nereid.core.traffic.weights import parse_json
 
 if TYPE_CHECKING:
     from nereid.comparison.rules import TensorRules
@@ -102,13 +102,7 @@ def read_shadow(document: object) -> Shadow:
 
 def parse_shadow(text: str) -> Shadow:
     """Return the shadow in a JSON text. Raises ValueError with the reason."""
-    try:
-        document = json.loads(text, object_pairs_hook=unique_members)
-    except RecursionError:
-        raise ValueError("expected JSON that is not nested") from None
-    except json.JSONDecodeError as error:
-        raise ValueError(f"expected JSON ({error.msg})") from None
-    return read_shadow(document)
+    return read_shadow(parse_json(text))
 
 
 def _check_target(shadow: Shadow) -> None:

@@ -105,13 +105,17 @@ def read_traffic(document: object) -> Traffic:
 
 def parse_traffic(text: str) -> Traffic:
     """Return the traffic in a JSON text. Raises ValueError with the reason."""
+    return read_traffic(parse_json(text))
+
+
+def parse_json(text: str) -> object:
+    """Return the value of a JSON text. Raises ValueError, also if a name occurs twice."""
     try:
-        document = json.loads(text, object_pairs_hook=unique_members)
+        return json.loads(text, object_pairs_hook=unique_members)
     except RecursionError:
         raise ValueError("expected JSON that is not nested") from None
     except json.JSONDecodeError as error:
         raise ValueError(f"expected JSON ({error.msg})") from None
-    return read_traffic(document)
 
 
 def parse_weights(texts: Iterable[str]) -> dict[int, int]:

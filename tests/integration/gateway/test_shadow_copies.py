@@ -43,7 +43,7 @@ RESPONSE.outputs.add(name="O", datatype="UINT8", shape=[3])
 class Site:
     """A gateway's upstream with a shadow of the model m."""
 
-    def __init__(self, max_pending: int = 100, **limits: int) -> None:
+    def __init__(self, max_pending: int = 100, **limits: Any) -> None:
         self.reported: dict[str, ModelCounts] = {}
         self.shadows = Shadows(self._report, **limits)
         self.link = FakeLink()
@@ -109,7 +109,7 @@ class Site:
 
 @pytest.fixture
 async def site() -> AsyncIterator[Site]:
-    made = Site(max_in_flight=2, max_copy_bytes=4000, max_held_bytes=6000)
+    made = Site(max_in_flight=2, max_copy_bytes=4000, max_held_bytes=6000, stuck_s=20.0)
     await until(lambda: made.shadows.is_comparing)
     yield made
     await made.shadows.close()

@@ -71,6 +71,8 @@ _MAX_HEADS: Final = 2048
 _MAX_HEAD_BYTES: Final = 8192
 _POLL_S: Final = 1.0
 _RESTART_S: Final = 1.0
+# A process that takes longer to reply is replaced.
+_STUCK_S: Final = 30.0
 # Time without copies after one for which the shadow had no room. Each further one doubles it.
 _FIRST_PAUSE_S: Final = 0.001
 _LAST_PAUSE_S: Final = 0.128
@@ -101,17 +103,21 @@ class Shadows:
         max_in_flight: int = _MAX_IN_FLIGHT,
         max_held_bytes: int = _MAX_HELD_BYTES,
         max_copy_bytes: int = _MAX_COPY_BYTES,
+        stuck_s: float = _STUCK_S,
     ) -> None:
         """Copy nothing yet. report_counts: reports a model's counts to the schedulers."""
         self._report_counts = report_counts
         self.max_in_flight = max_in_flight
         self.max_copy_bytes = max_copy_bytes
+        self._stuck_s = stuck_s
         self._max_held_bytes = max_held_bytes
         self._held_bytes = 0
         self._heads = HeadReader()
         self._models: dict[str, _Model] = {}
         self._send: SendCopy | None = None
         self._process: ReportProcess | None = None
+        # The last one, also while it starts or is closed.
+        self._started: ReportProcess | None = None
         self._task: asyncio.Task[None] | None = None
         self._announced = asyncio.Event()
         self._texts: dict[str, str] = {}
@@ -218,8 +224,9 @@ class Shadows:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        if self._process is not None:
-            await self._process.close()
+        if self._started is not None:
+            # The task may have been cancelled while it closed the process.
+            await self._started.close()
 
     def _release(self, size_bytes: int) -> None:
         self._held_bytes -= size_bytes
@@ -238,17 +245,22 @@ class Shadows:
                 self._announced.clear()
                 await self._announced.wait()
             process = ReportProcess(_MODULE, None, max_queued_bytes=_MAX_QUEUED_BYTES)
+            self._started = process
             try:
                 await process.start()
                 self._process = process
                 await self._read_counts(process)
             except (OSError, Unavailable) as error:
-                _log.warning("the process that compares copies has ended, restarting it: %s", error)
-                await asyncio.sleep(_RESTART_S)
+                _log.warning(
+                    "the process that compares copies has ended or is stuck; restarting it: %s",
+                    error,
+                )
             finally:
                 self._process = None
                 self.counts = {}
                 await process.close()
+            if self._models:
+                await asyncio.sleep(_RESTART_S)
 
     async def _read_counts(self, process: ReportProcess) -> None:
         """Read counts every second, until there is no shadow any more."""
@@ -258,7 +270,8 @@ class Shadows:
                 self._announced.clear()
                 process.submit("", SetShadows(self._texts))
             self._send_not_compared()
-            before, self.counts = self.counts, await process.ask_in_order(CountsQuestion())
+            async with asyncio.timeout(self._stuck_s):
+                before, self.counts = self.counts, await process.ask_in_order(CountsQuestion())
             for name, counts in self.counts.items():
                 if before.get(name) != counts and name in self._texts:
                     await self._report_counts(name, self._texts[name], counts)
