@@ -12,13 +12,10 @@ if TYPE_CHECKING:
 
 
 def shadow_difference(traffic: ModelTraffic) -> FindDifference:
-    """Return the function that finds the share of responses in which a version differs."""
+    """Return the function that finds how many responses of a version differ."""
 
     def find(name: str, version: int) -> Difference | None:
         counts = traffic.compared_with(name, version)
-        if counts is None:
-            return None
-        compared, differing = counts
-        return Difference(differing / compared if compared else 0.0, compared)
+        return None if counts is None else Difference(*counts)
 
     return find

@@ -39,7 +39,6 @@ _BROKEN_DOUBT: Final = 1e-6
 _PASS_DOUBT: Final = 0.05
 _FIRST_LOOK: Final = 20
 _GROWTH: Final = 1.2
-_MIN_COMPARED: Final = 100
 
 
 class Window(NamedTuple):
@@ -59,10 +58,10 @@ NO_REQUESTS: Final = Window(0, 0, (0,) * BUCKETS)
 
 
 class Difference(NamedTuple):
-    """Mean difference of a shadow's responses to so many requests."""
+    """Responses of a shadow that were compared, and those that differ."""
 
-    value: float
     compared: int
+    differing: int
 
 
 class Standing(Enum):
@@ -184,8 +183,12 @@ def _span(lower_ns: float, upper_ns: float) -> str:
 
 
 def _check_difference(rule: Rule, difference: Difference | None) -> Checked:
-    if difference is None or difference.compared < _MIN_COMPARED:
-        return Checked(rule, Standing.OPEN, "too few responses are compared")
-    standing = Standing.HOLDS if difference.value < rule.limit else Standing.BROKEN
-    figures = f"{difference.value:.3g} in {difference.compared} compared responses"
-    return Checked(rule, standing, figures)
+    if difference is None:
+        return Checked(rule, Standing.OPEN, "no shadow compares")
+    compared, differing = difference
+    standing = Standing.OPEN
+    if share_at_least(differing, compared, _BROKEN_DOUBT) >= rule.limit:
+        standing = Standing.BROKEN
+    elif share_at_most(differing, compared, _PASS_DOUBT) < rule.limit:
+        standing = Standing.HOLDS
+    return Checked(rule, standing, f"{differing} of {compared} compared responses differ")

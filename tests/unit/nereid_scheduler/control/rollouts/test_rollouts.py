@@ -164,9 +164,9 @@ async def test_a_file_that_takes_the_model_over_stops_the_rollout(
 async def test_a_difference_needs_a_shadow(site: Site) -> None:
     with pytest.raises(InvalidArgument, match="needs a shadow that compares version 4"):
         await site.begin(**{"if": "difference<1e-3"})
-    site.difference = Difference(0.0, 0)
+    site.difference = Difference(0, 0)
     await site.begin(**{"if": "difference<1e-3"})
-    site.difference = Difference(0.5, 200)
+    site.difference = Difference(200, 100)
     await site.reach("back", 0)
 
 

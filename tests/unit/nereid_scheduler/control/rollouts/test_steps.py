@@ -137,12 +137,12 @@ def test_a_version_that_differs_goes_back(seed: int) -> None:
     rollout = begun("difference<1e-3")
     watch = StepWatch(0.0, NO_REQUESTS, NO_REQUESTS, NO_REQUESTS)
     chance = random.Random(seed)
-    total = compared = 0.0
+    compared = differing = 0
     for second in range(1, 600):
         served = Window(second * 20, 0, [0] * BUCKETS)
         compared += 20
-        total += sum(chance.random() * (0.0001 if second < 30 else 0.1) for _ in range(20))
-        shadow = Difference(total / compared, int(compared))
+        differing += sum(chance.random() < (0.0001 if second < 30 else 0.1) for _ in range(20))
+        shadow = Difference(compared, differing)
         checked = watch.check(rollout.rules, served, served, shadow)
         rollout = next_state(rollout, checked, 0.0)
         if rollout.is_over:
@@ -151,16 +151,26 @@ def test_a_version_that_differs_goes_back(seed: int) -> None:
     assert "difference<1e-3 is broken" in rollout.reason
 
 
-def test_too_few_compared_responses_decide_nothing() -> None:
+@pytest.mark.parametrize(
+    ("shadow", "standing"),
+    [
+        (None, Standing.OPEN),
+        (Difference(0, 0), Standing.OPEN),
+        (Difference(1000, 0), Standing.OPEN),
+        (Difference(10, 1), Standing.OPEN),
+        (Difference(4000, 0), Standing.HOLDS),
+        (Difference(4000, 1), Standing.OPEN),
+        (Difference(4000, 30), Standing.BROKEN),
+    ],
+)
+def test_too_few_compared_responses_decide_nothing(
+    shadow: Difference | None, standing: Standing
+) -> None:
     rollout = begun("difference<1e-3")
     served = Window(1000, 0, [0] * BUCKETS)
-    for shadow in (None, Difference(1.0, 99)):
-        watch = StepWatch(0.0, NO_REQUESTS, NO_REQUESTS, NO_REQUESTS)
-        (checked,) = watch.check(rollout.rules, served, served, shadow)
-        assert checked.standing is Standing.OPEN
     watch = StepWatch(0.0, NO_REQUESTS, NO_REQUESTS, NO_REQUESTS)
-    (checked,) = watch.check(rollout.rules, served, served, Difference(1e-4, 100))
-    assert checked.standing is Standing.HOLDS
+    (checked,) = watch.check(rollout.rules, served, served, shadow)
+    assert checked.standing is standing
 
 
 def test_absolute_limits_of_durations() -> None:
