@@ -20,7 +20,6 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import grpc_tools
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from grpc_tools import protoc
 
@@ -164,7 +163,7 @@ def _descriptors(sources: Sources, name: str) -> FileDescriptorSet:
         for each in ("model_config", "grpc_service", "health"):
             (Path(directory) / f"{each}.proto").write_text(sources.read(f"protobuf/{each}.proto"))
         output = Path(directory) / "set"
-        included = Path(grpc_tools.__file__).with_name("_proto")
+        included = Path(protoc.__file__).with_name("_proto")
         options = [f"-I{directory}", f"-I{included}", f"--descriptor_set_out={output}"]
         code = protoc.main(["", *options, f"{name}.proto"])
         if code:

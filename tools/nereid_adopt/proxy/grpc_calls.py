@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from nereid.rpc.grpc.status import RpcError
     from nereid.rpc.net.inflation import Inflation
     from nereid_adopt.calls.traffic import SequenceStep
-    from nereid_adopt.proxy.http2_streams import Block, ProxyStream
+    from nereid_adopt.proxy.proxy_stream import Block, ProxyStream
     from nereid_adopt.proxy.site import Site
 
 _UNAVAILABLE: Final = b"%d" % Status.UNAVAILABLE

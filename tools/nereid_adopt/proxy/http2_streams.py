@@ -8,139 +8,26 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from nereid.bounded_cache import BoundedCache
-from nereid.rpc.grpc.metadata import literal
 from nereid.rpc.http2 import frames
 from nereid.rpc.http2.connection import Http2Connection
 from nereid.rpc.http2.frames import Code, Http2ConnectionError, Http2StreamError
-from nereid.rpc.http2.header_decoder import Field, HeaderDecoder
+from nereid.rpc.http2.header_decoder import HeaderDecoder
 from nereid.rpc.http2.limits import Limits
 from nereid.rpc.http2.protocol import Http2Protocol
-from nereid.rpc.http2.stream import LOCAL_CLOSED, REMOTE_CLOSED, Stream
+from nereid.rpc.http2.stream import LOCAL_CLOSED, REMOTE_CLOSED
+from nereid_adopt.proxy.proxy_stream import Block, ProxyStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nereid_adopt.proxy.proxy_stream import StreamOwner
+
 _CACHED_BLOCKS: Final = 64
-# Fields of requests that gRPC's libraries set: a copy has those of its own connection.
-_OWN_FIELDS: Final = frozenset(
-    (b"te", b"content-type", b"content-length", b"user-agent", b"grpc-timeout", b"grpc-encoding",
-     b"grpc-accept-encoding", b"host")
-)  # fmt: skip
-_HIGH_WATER_BYTES: Final = 1 << 20
-_PAUSED: Final = 1
 CLIENT_LIMITS: Final = Limits(max_header_list_bytes=1 << 16, stream_window_bytes=4 << 20)
 SERVER_LIMITS: Final = replace(CLIENT_LIMITS, trusts_peer=True)
-
-
-class Block:
-    """A header block: its fields encoded as literals, and metadata among them."""
-
-    __slots__ = ("_values", "encoded", "metadata")
-
-    def __init__(self, fields: list[Field]) -> None:
-        self.metadata = tuple(
-            field for field in fields if field[0][:1] != b":" and field[0] not in _OWN_FIELDS
-        )
-        self._values = dict(reversed(fields))
-        self.encoded = b"".join(literal(name, value) for name, value in fields)
-
-    def get(self, name: bytes) -> bytes | None:
-        """Return the first value of a field."""
-        return self._values.get(name)
-
-
-class StreamOwner(Protocol):
-    """Receiver of one stream's events. on_end's block is the trailers; `None` without any."""
-
-    def on_head(self, block: Block) -> None:
-        """Handle headers that do not end the stream."""
-
-    def on_content(self, content: bytes) -> None:
-        """Handle a part of the content."""
-
-    def on_end(self, trailers: Block | None) -> None:
-        """Handle the regular end of the peer's side."""
-
-    def on_reset(self, code: int, *, processed: bool) -> None:
-        """Handle a stream that the peer has reset, or whose connection is lost."""
-
-    def on_writable(self) -> None:
-        """Handle a queue that has become short."""
-
-
-class ProxyStream(Stream):
-    """Stream of either kind of connection."""
-
-    __slots__ = ("connection", "head_sent", "opened", "owner")
-
-    def __init__(self, stream_id: int, connection: StreamConnection) -> None:
-        super().__init__(stream_id, connection.http2.sender.peer_initial_window)
-        self.connection = connection
-        self.owner: StreamOwner | None = None
-        self.opened = self.head_sent = False
-
-    def notify_writable(self) -> None:
-        """Report that the queue has become short."""
-        if self.owner is not None:
-            self.owner.on_writable()
-
-    @property
-    def is_full(self) -> bool:
-        """True if the sender should pause."""
-        return self.queued_bytes > _HIGH_WATER_BYTES
-
-    @property
-    def is_open(self) -> bool:
-        """True if this side can still send."""
-        return not self.state & LOCAL_CLOSED
-
-    def send_head(self, block: bytes) -> None:
-        """Send headers."""
-        if self.is_open:
-            self.head_sent = True
-            self.connection.http2.sender.write_headers(self.id, block)
-
-    def send_content(self, content: bytes) -> None:
-        """Send content, or queue it until the windows allow it."""
-        if not (self.is_open and content):
-            return
-        sender = self.connection.http2.sender
-        size = len(content)
-        if (
-            self.queue is None
-            and size <= sender.max_direct_bytes
-            and size <= self.send_window
-            and size <= sender.send_window
-        ):
-            self.send_window -= size
-            sender.send_window -= size
-            sender.write(frames.frame(frames.DATA, 0, self.id, content))
-        else:
-            sender.enqueue(self, (content,))
-
-    def end(self, trailers: bytes = b"") -> None:
-        """End this side, with trailers or headers if there are any."""
-        if self.is_open:
-            self.connection.http2.sender.end_stream(self, trailers)
-
-    def reset(self, code: int = Code.CANCEL) -> None:
-        """Reset the stream. Its owner is not called any more."""
-        self.owner = None
-        if self.id in self.connection.http2.streams.open:
-            self.connection.http2.sender.reset_stream(self, code)
-            self.connection.on_stream_closed()
-
-    def set_paused(self, paused: bool) -> None:
-        """Keep the peer's window closed, or reopen it."""
-        if paused:
-            self.paused |= _PAUSED
-        elif self.paused:
-            self.paused = 0
-            if not self.state & REMOTE_CLOSED:
-                self.connection.http2.receiver.reopen_stream_window(self)
 
 
 class StreamConnection(Http2Protocol):
