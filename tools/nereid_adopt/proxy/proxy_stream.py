@@ -12,8 +12,8 @@ from nereid.rpc.http2.frames import Code
 from nereid.rpc.http2.stream import LOCAL_CLOSED, REMOTE_CLOSED, Stream
 
 if TYPE_CHECKING:
+    from nereid.rpc.http2.connection import Http2Connection
     from nereid.rpc.http2.header_decoder import Field
-    from nereid_adopt.proxy.http2_streams import StreamConnection
 
 # Fields of requests that gRPC's libraries set: a copy has those of its own connection.
 _OWN_FIELDS: Final = frozenset(
@@ -60,12 +60,24 @@ class StreamOwner(Protocol):
         """Handle a queue that has become short."""
 
 
+class StreamHolder(Protocol):
+    """Connection of a stream."""
+
+    http2: Http2Connection[ProxyStream]
+
+    def on_stream_closed(self) -> None:
+        """Handle a stream that this side has reset."""
+
+    def flush_if_alone(self) -> None:
+        """Write now what waits, if no other stream is open."""
+
+
 class ProxyStream(Stream):
     """Stream of either kind of connection."""
 
     __slots__ = ("connection", "head_sent", "opened", "owner")
 
-    def __init__(self, stream_id: int, connection: StreamConnection) -> None:
+    def __init__(self, stream_id: int, connection: StreamHolder) -> None:
         super().__init__(stream_id, connection.http2.sender.peer_initial_window)
         self.connection = connection
         self.owner: StreamOwner | None = None
