@@ -125,7 +125,11 @@ ATTACKS = (
     Attack("texts 8 MB of one word", _call(input=_WORD), _WRONG),
     Attack("texts 1 MB of one word", _call(input=_WORD[:_MIB]), ENDED),
     Attack(
-        "texts 1 MB of letters, truncated", _call(input="a " * (_MIB // 2), truncate=True), ENDED
+        "texts 1 MB of letters, truncated",
+        _call(input="a " * (_MIB // 2), truncate=True),
+        ENDED,
+        # Half a million tokens of a library's, before they are cut.
+        more_mib=200,
     ),
     Attack(
         "texts 512 of 8 kB, truncated",
@@ -223,6 +227,7 @@ ATTACKS = (
         "texts a demanded call of 128 tools with schemas of 2 to the 64",
         _demanded(_doubled(64), 128),
         ENDED,
+        more_mib=100,
     ),
     Attack(
         "texts a schema with a large pattern",
