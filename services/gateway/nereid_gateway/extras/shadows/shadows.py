@@ -138,7 +138,9 @@ class Shadows:
                 self._models[name] = _Model(self, name, parse_shadow(text))
             except ValueError as error:
                 # A scheduler of a later release has announced it.
-                _log.warning("shadow of model '%s' is not understood: %s", name, error)
+                _log.warning(
+                    "the settings of the shadow of model '%s' cannot be read: %s", name, error
+                )
         self._texts = {name: texts[name] for name in self._models}
         if self._models and self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run_process())
