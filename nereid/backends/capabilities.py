@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+    from nereid.pb.model_config_pb2 import ModelConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +42,9 @@ class BackendCapabilities:
 
     #: True if the backend is a ModelCodeBackend, so describing a model may run the author's code.
     runs_model_code: bool = False
+    #: Returns whether a model with this configuration loads native code, plugins or files by its
+    #: author's choice. With --sandbox-models, such a model has a confined process of its own.
+    loads_native_code: Callable[[ModelConfig], bool] | None = None
 
 
 _PLAIN_MODEL: Final = Capabilities()

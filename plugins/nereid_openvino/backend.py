@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import openvino
 
-from nereid.backends import InstanceSpec, ModelDescription, TensorDescription
+from nereid.backends import (
+    BackendCapabilities,
+    InstanceSpec,
+    ModelDescription,
+    TensorDescription,
+)
 from nereid.backends.model_file import find_model_file
 from nereid.backends.parameters import (
     parameters_of,
@@ -47,8 +52,17 @@ _DATATYPE: Final = {
     "bf16": "BF16",
 }
 _PROPERTIES: Final = ("PERFORMANCE_HINT", "NUM_STREAMS")
+_EXTENSION: Final = "CPU_EXTENSION_PATH"
 _THREADS: Final = "INFERENCE_NUM_THREADS"
 _ERRORS: Final = (RuntimeError, ValueError, TypeError)
+
+
+def loads_native_code(config: model_config_pb2.ModelConfig) -> bool:
+    """Return whether the model has a library with operators of its own."""
+    return _EXTENSION in config.parameters
+
+
+capabilities: Final = BackendCapabilities(loads_native_code=loads_native_code)
 
 
 def uses_gpus() -> bool:
@@ -105,8 +119,8 @@ def _read(
     path = find_model_file(config, version_path, DEFAULT_FILENAME)
     parameters = parameters_of(config)
     with _translated_errors(f"failed to load '{config.name}': "):
-        if "CPU_EXTENSION_PATH" in parameters:
-            core.add_extension(parameters["CPU_EXTENSION_PATH"])
+        if _EXTENSION in parameters:
+            core.add_extension(parameters[_EXTENSION])
         model = core.read_model(path)
         shapes = _shapes(config, parameters, model)
         if shapes:

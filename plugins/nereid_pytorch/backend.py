@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import torch
 
-from nereid.backends import EMPTY_DESCRIPTION, Capabilities, InstanceSpec, ModelDescription
+from nereid.backends import (
+    EMPTY_DESCRIPTION,
+    BackendCapabilities,
+    Capabilities,
+    InstanceSpec,
+    ModelDescription,
+)
 from nereid.backends.model_file import find_model_file
 from nereid.backends.parameters import (
     parameters_of,
@@ -47,6 +53,14 @@ _SWITCHES: Final = {
 _KIND_MODEL: Final = model_config_pb2.ModelInstanceGroup.KIND_MODEL
 
 _shared: SharedModels[Any] = SharedModels()
+
+
+def loads_native_code(_config: model_config_pb2.ModelConfig) -> bool:
+    """Return True: TorchScript and packages of AOTInductor are code."""
+    return True
+
+
+capabilities: Final = BackendCapabilities(loads_native_code=loads_native_code)
 
 
 def uses_gpus() -> bool:

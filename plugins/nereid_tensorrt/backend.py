@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from nereid.backends import InstanceSpec, ModelDescription
+from nereid.backends import BackendCapabilities, InstanceSpec, ModelDescription
 from nereid.backends.device_io.cuda_device import open_gpu
 from nereid.backends.model_file import find_model_file
 from nereid.backends.shared_models import SharedModels
@@ -27,6 +27,14 @@ if TYPE_CHECKING:
 DEFAULT_FILENAME: Final = "model.plan"
 
 _engines: SharedModels[Engine] = SharedModels()
+
+
+def loads_native_code(_config: model_config_pb2.ModelConfig) -> bool:
+    """Return True: engines are code, and bring plugins along."""
+    return True
+
+
+capabilities: Final = BackendCapabilities(loads_native_code=loads_native_code)
 
 
 def uses_gpus() -> bool:

@@ -108,14 +108,16 @@ class SandboxSettings:
     TOPIC: ClassVar = Topic.MODELS
 
     sandbox_models: bool = flag(
-        False, "confine the workers of Python models, with what the kernel provides (Landlock,"
+        False, "confine the workers of Python models, and run models that load native code of"
+        " others in such workers, with what the kernel provides (Landlock,"
         " seccomp, namespaces): no files but the model's own, its interpreter's and temporary ones,"
         " no network, no other processes", flags.boolean, bare="true", hardened="true",
     )  # fmt: skip
     sandbox_allow: tuple[str, ...] = flag(
         (), "a right that confined models may ask for by their parameter sandbox_allow: network,"
-        " or model-control (loads and unloads by BLS); may be given several times",
-        flags.choice("network", "model-control"), repeated=True,
+        " model-control (loads and unloads by BLS), or in-process (native code is loaded into the"
+        " executor's process); may be given several times",
+        flags.choice("network", "model-control", "in-process"), repeated=True,
     )  # fmt: skip
     sandbox_read_path: tuple[str, ...] = flag(
         (), "a directory that confined models may read and execute as well; may be given several"

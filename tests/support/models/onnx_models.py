@@ -29,10 +29,15 @@ def write(
     inputs: list[onnx.ValueInfoProto],
     outputs: list[onnx.ValueInfoProto],
     initializers: list[onnx.TensorProto] | None = None,
+    domain: str = "",
 ) -> Path:
-    """Write model.onnx into the version's directory, and return that directory."""
+    """Write model.onnx into the version's directory, and return that directory.
+
+    domain: the one of operators that a library brings.
+    """
     graph = helper.make_graph(nodes, "graph", inputs, outputs, initializers or [])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    opsets = [helper.make_opsetid("", 21), *([helper.make_opsetid(domain, 1)] if domain else [])]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "model.onnx").write_bytes(model.SerializeToString())
     return directory

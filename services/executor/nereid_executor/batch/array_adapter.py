@@ -12,7 +12,7 @@ from functools import partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from nereid.backends import TensorParts, capabilities_of
+from nereid.backends import ModelLostError, TensorParts, capabilities_of
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, NereidError, ProtocolError
 from nereid.core.tensors.classification import read_labels
 from nereid.core.tensors.datatypes import BYTES
@@ -186,7 +186,10 @@ class ArrayAdapter:
         return (batch,)
 
     def execute(self, batch: ReceivedBatch) -> Progress:
-        """Give a begun batch to the model; its failure is reported with its responses."""
+        """Give a begun batch to the model; its failure is reported with its responses.
+
+        Raises ModelLostError if the model was lost, which fails the batch later.
+        """
         assert isinstance(batch, ArrayBatch), "a batch of another adapter"
         message = batch.message
         try:
@@ -203,6 +206,8 @@ class ArrayAdapter:
                 if outputs is None:
                     # A PipelinedModel copies its inputs itself, which counts as making them.
                     batch.begun_ns = perf_counter_ns()
+        except ModelLostError:
+            raise
         except Exception as error:
             batch.error = error
         # Batches of a pipeline are completed in order.
@@ -292,9 +297,12 @@ class ArrayAdapter:
         if self._states is not None:
             self._states.export_states(slots, reply)
 
-    def fail_batches(self, why: str) -> Progress:  # noqa: ARG002
-        """Return nothing: such a model fails a batch, and is not lost."""
-        return ()
+    def fail_batches(self, why: str) -> Progress:
+        """Fail the begun batches of a lost model."""
+        text = f"Failed to process the request(s) for model instance '{self._name}': {why}"
+        for batch in self.received.begun():
+            batch.error = Internal(text)
+            yield self._complete(batch)
 
 
 def _count_objects(gathered: GatheredBatch | None) -> int:

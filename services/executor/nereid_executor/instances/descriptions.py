@@ -20,6 +20,7 @@ from nereid.core.wire.codecs import write_error
 from nereid.core.wire.messages import error_status_of
 from nereid.model_config import write_description
 from nereid.pb import nereid_pb2 as pb
+from nereid_executor.backends.native.backend import confined
 from nereid_executor.backends.python.supervisor.environments import (
     ENVIRONMENT_KEY,
     with_environment,
@@ -178,7 +179,7 @@ def describe_model(
     if environment is not None:
         config = with_environment(config, environment)
     try:
-        backend = backends.load_backend(command.config.backend)
+        backend = confined(backends.load_backend(command.config.backend), config, version_path)
         if backend_capabilities_of(backend).runs_model_code:
             runs_code = cast("ModelCodeBackend", backend)
             description = runs_code.describe_within(config, version_path, limit_s)

@@ -15,6 +15,7 @@ from nereid.backends import ModelLostError, capabilities_of
 from nereid.core.errors import INTERNAL_MESSAGE, Internal, InvalidArgument, NereidError
 from nereid.core.wire.messages import ErrorStatus, error_status_of
 from nereid.model_config.padding import PADDING
+from nereid_executor.backends.native.backend import confined
 from nereid_executor.batch.runner import Runner
 from nereid_executor.batch.warmup import warm_up
 from nereid_executor.core.model_files import read_model_files
@@ -163,7 +164,8 @@ class Instance:
                 return
             self._loading_since_ns = time.monotonic_ns()
             with self._context.load_meter.measuring(spec.gpu, self._load_key()) as measurement:
-                model = self._context.backends.load_backend(spec.config.backend).load(spec)
+                backend = self._context.backends.load_backend(spec.config.backend)
+                model = confined(backend, spec.config, spec.version_path).load(spec)
                 capabilities = capabilities_of(model)
                 self.memory = measurement.sizes(capabilities.memory_bytes, self.files)
             # For a moment, a load needs about twice the model's memory.

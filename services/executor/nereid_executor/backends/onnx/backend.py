@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import onnxruntime as ort
 
-from nereid.backends import Capabilities, InstanceSpec, ModelDescription, TensorDescription
+from nereid.backends import (
+    BackendCapabilities,
+    Capabilities,
+    InstanceSpec,
+    ModelDescription,
+    TensorDescription,
+)
 from nereid.backends.model_file import find_model_file, require_file
 from nereid.backends.parameters import parameters_of
 from nereid.core.errors import Internal, InvalidArgument, Unimplemented
@@ -39,6 +45,7 @@ from nereid_executor.backends.onnx.session_options import (
     bare_options,
     execution_providers,
     keep_engines,
+    loads_native_code,
     register_operators,
     run_options,
     session_options,
@@ -53,6 +60,8 @@ if TYPE_CHECKING:
     from nereid.pb import model_config_pb2
 
 _log = logging.getLogger(__name__)
+
+capabilities: Final = BackendCapabilities(loads_native_code=loads_native_code)
 
 DEFAULT_FILENAME: Final = "model.onnx"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 import onnxruntime as ort
@@ -41,6 +42,7 @@ _EXECUTION_MODES: Final = {
 # ONNX Runtime's warnings address the author of the graph, and repeat for each instance.
 _ERRORS_ONLY: Final = 3
 _FATAL_ONLY: Final = 4
+_FILE_SETTING: Final = re.compile(r"session\..*(file|profiling)")
 _SHRINKAGE: Final = "memory.enable_memory_arena_shrinkage"
 
 _PRECISIONS: Final = {
@@ -152,6 +154,27 @@ def register_operators(
             raise InvalidArgument(
                 f"unable to load model '{config.name}', operator library '{path}': {error}"
             ) from error
+
+
+def loads_native_code(config: model_config_pb2.ModelConfig) -> bool:
+    """Return whether a model has more than a graph and its weights, which are data.
+
+    Operator libraries are native code. TensorRT and OpenVINO load plugins and compiled code from
+    paths in their parameters. Settings of a session read and write files.
+    """
+    accelerators = config.optimization.execution_accelerators
+    names = {
+        one.name
+        for one in (
+            *accelerators.cpu_execution_accelerator,
+            *accelerators.gpu_execution_accelerator,
+        )
+    }
+    return (
+        bool(config.model_operations.op_library_filename)
+        or not names <= {"cuda"}
+        or any(map(_FILE_SETTING.match, config.parameters))
+    )
 
 
 def execution_providers(

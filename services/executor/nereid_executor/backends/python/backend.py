@@ -22,12 +22,11 @@ from nereid.backends import (
     ModelLostError,
     Request,
 )
-from nereid.core.errors import Internal, InvalidArgument, NereidError, NotFound
+from nereid.core.errors import Internal, InvalidArgument, NotFound
 from nereid.model_config import config_json
 from nereid.model_config.batching_fields import runs_at_most_once
 from nereid.model_config.reshapes import output_reshapes
 from nereid.pb import model_config_pb2
-from nereid.rpc.net.backoff import Backoff, BackoffOptions
 from nereid_executor.backends.direct_serving import DirectServing
 from nereid_executor.backends.python.messages.request_metadata import (
     KnownSpecs,
@@ -41,6 +40,7 @@ from nereid_executor.backends.python.supervisor.direct_supervisor import DirectS
 from nereid_executor.backends.python.supervisor.model_calls import ModelCalls
 from nereid_executor.backends.python.supervisor.notifications import NotificationHandler
 from nereid_executor.backends.python.supervisor.readiness_queries import ReadinessQueries
+from nereid_executor.backends.python.supervisor.restarts import restarted
 from nereid_executor.backends.python.supervisor.visible_config import (
     instance_kind,
     visible_config,
@@ -73,7 +73,6 @@ _COMPLETABLE: Final = (
 )  # fmt: skip
 
 _CONTROL: Final = Struct("<QII")
-_RESTARTS: Final = BackoffOptions(first_s=0.1, factor=2.0, largest_s=30.0)
 
 
 def uses_gpus() -> bool:
@@ -273,20 +272,10 @@ class PythonModel(DirectServing):
     def restart(self, stopping: Event) -> bool:
         """Start a new worker, retrying with back-off; return False if `stopping` is set first."""
         self._remove_worker(WorkerProcess.kill)
-        backoff = Backoff(_RESTARTS)
-        while not stopping.is_set():
-            try:
-                self._worker = self._start_worker()
-                return True
-            except NereidError as error:
-                self._notifications.on_worker_end()
-                _log.warning(
-                    "instance %s: its worker cannot be restarted: %s",
-                    self._spec.name,
-                    error.message,
-                )
-            stopping.wait(backoff.next_delay_s())
-        return False
+        self._worker = restarted(
+            self._start_worker, self._spec.name, stopping, self._notifications.on_worker_end
+        )
+        return self._worker is not None
 
     def terminate(self) -> None:
         """Kill the worker at once. Frames that the worker had sent before can still be read."""
@@ -414,14 +403,7 @@ class PythonModel(DirectServing):
     def _send_frame(self, kind: int, parts: Sequence[Any]) -> None:
         worker = self._running_worker()
         with worker.loss_reported():
-            try:
-                worker.send_frame(kind, parts)
-            except wire.WireError as error:
-                raise InvalidArgument(
-                    f"the requests of a batch of model '{self._spec.config.name}' are larger"
-                    " together than what a worker can be sent",
-                    accepted=True,
-                ) from error
+            worker.send_requests(kind, parts)
 
     def _update_of(self, body: bytearray) -> BatchUpdate:
         batch, flags, replies = wire.read_responses(body)

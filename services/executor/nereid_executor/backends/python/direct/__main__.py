@@ -8,6 +8,7 @@ sources: the directories to import Nereid from, joined as in PYTHONPATH. A model
 
 import os
 import sys
+from functools import partial
 
 _SOURCES = sys.argv.pop().split(os.pathsep)
 
@@ -16,8 +17,9 @@ if __name__ == "__main__":
     from nereid_executor.backends.python import worker_site
     from nereid_executor.backends.python.direct.stream_server import DirectServer
     from nereid_executor.backends.python.worker_site.nereid_worker.runtime import process
+    from nereid_executor.backends.python.worker_site.nereid_worker.runtime.worker import run_worker
 
     # Models find the API's modules here as in any other worker. They find Nereid's modules only if
     # Nereid is installed.
     sys.path[: len(_SOURCES)] = [worker_site.__path__[0]]
-    process.main(DirectServer)
+    process.main(partial(run_worker, stream_server=DirectServer))

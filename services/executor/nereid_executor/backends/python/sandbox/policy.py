@@ -30,6 +30,8 @@ _log = logging.getLogger(__name__)
 
 NETWORK: Final = "network"
 CONTROL: Final = "model-control"
+# Native code is loaded into the executor's process.
+IN_PROCESS: Final = "in-process"
 _ALLOW_KEY, _MEMORY_KEY, _PROCESSES_KEY = (
     "sandbox_allow", "sandbox_memory_bytes", "sandbox_processes",
 )  # fmt: skip

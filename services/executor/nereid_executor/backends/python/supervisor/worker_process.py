@@ -22,7 +22,7 @@ import nereid
 import nereid_executor
 from nereid.backends import ModelLostError
 from nereid.config.inherited_secrets import public_environ
-from nereid.core.errors import Internal
+from nereid.core.errors import Internal, InvalidArgument
 from nereid.core.files.temporary_directories import SANDBOX, TemporaryDirectory
 from nereid_executor.backends.python import direct, worker_site
 from nereid_executor.backends.python.messages.response_heads import well_formed
@@ -81,14 +81,16 @@ class WorkerProcess:
         calls: ModelCalls | None = None,
         *,
         serves_stream: bool = False,
+        program: str | None = None,
         threads: int = 0,
         confinement: Confinement | None = None,
         name: str = "",
     ) -> None:
         """Start a worker. Raise Internal if the system cannot start the process.
 
-        serves_stream: python is Nereid's own interpreter. threads: for numerical libraries; 0 lets
-        them decide. name: the instance, for the lines that a confined worker prints.
+        serves_stream: python is Nereid's own interpreter. program: one that runs in Nereid's own
+        interpreter in place of those for model.py. threads: for numerical libraries; 0 lets them
+        decide. name: the instance, for the lines that a confined worker prints.
         """
         self.calls = calls or ModelCalls(None, 0)
         self._model = model
@@ -111,10 +113,8 @@ class WorkerProcess:
                 self._to_worker, their_receiver = socket.socketpair()
                 self.descriptors_for_worker = their_receiver.fileno()
                 descriptors += (self.descriptors_for_worker,)
-            program = (
-                [_DIRECT_WORKER, *arguments, _SOURCES] if serves_stream else [_WORKER, *arguments]
-            )
-            command = [python, *program]
+            own = program or (_DIRECT_WORKER if serves_stream else None)
+            command = [python, own, *arguments, _SOURCES] if own else [python, _WORKER, *arguments]
             environ = worker_environ(public_environ(), threads)
             if confinement is None:
                 self._process = _start_process(command, environ, descriptors)
@@ -184,6 +184,17 @@ class WorkerProcess:
         """
         self.channel.send(kind, parts, _SEND_TIMEOUT_S)
 
+    def send_requests(self, kind: int, parts: Sequence[Any]) -> None:
+        """Write a frame with requests; raise InvalidArgument for a too large frame."""
+        try:
+            self.send_frame(kind, parts)
+        except wire.WireError as error:
+            raise InvalidArgument(
+                f"the requests of a batch of model '{self._model}' are larger together than what a"
+                " worker can be sent",
+                accepted=True,
+            ) from error
+
     def send_descriptor(self, descriptor: int) -> None:
         """Give a confined worker a descriptor. Errors are those of send_frame()."""
         assert self._to_worker is not None, "only confined workers that serve streams get any"
@@ -212,7 +223,7 @@ class WorkerProcess:
         until = None if timeout_s is None else time.monotonic() + timeout_s
         try:
             while True:
-                kind, body = self._receive(until, is_wanted)
+                kind, body = self.receive(until, is_wanted)
                 if kind == wanted:
                     return body
                 if kind == wire.FAILED:
@@ -225,9 +236,14 @@ class WorkerProcess:
         except (wire.LostError, wire.WireError, ValueError) as error:
             raise Internal(self.death_reason()) from error
 
-    def _receive(
-        self, until: float | None, is_wanted: Callable[[], bool] | None
+    def receive(
+        self, until: float | None = None, is_wanted: Callable[[], bool] | None = None
     ) -> tuple[int, bytearray]:
+        """Wait for the next frame, until a time (time.monotonic), as wait_for() does.
+
+        Raises wire.LostError if the worker has ended, wire.SlowError if it is too late,
+        wire.WireError for a malformed frame.
+        """
         while (frame := self.channel.receive_nowait()) is None:
             self.send_call_responses()
             left_s = None if until is None else until - time.monotonic()

@@ -18,7 +18,7 @@ PROGRAM = """
 import os, runpy, sys
 from importlib import import_module
 
-def main(stream_server):
+def main(run):
     workers = [name for name in sys.modules if "nereid_worker" in name]
     assert all(name.startswith("nereid_") for name in workers), workers
     assert not {*SOURCES} & {*sys.path} and sys.path[0] == SITE, sys.path
@@ -31,7 +31,7 @@ def main(stream_server):
     import nereid
     assert not hasattr(nereid, "WHOSE")
     import helper
-    print(stream_server.__name__, helper.WHOSE)
+    print(run.keywords["stream_server"].__name__, helper.WHOSE)
 
 SITE, JOINED, DIRECT, MODEL = sys.argv[1:]
 SOURCES = JOINED.split(os.pathsep)

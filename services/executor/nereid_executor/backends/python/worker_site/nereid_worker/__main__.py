@@ -11,5 +11,6 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 if __name__ == "__main__":
     from nereid_worker.runtime import process
+    from nereid_worker.runtime.worker import run_worker
 
-    process.main()
+    process.main(run_worker)

@@ -1,4 +1,4 @@
-"""Starts and ends the worker's process; nereid_worker.__main__ calls it."""
+"""Starts and ends the worker's process; the __main__ modules call it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ from typing import TYPE_CHECKING
 from ..protocol import wire
 from ..protocol.channel import Channel
 from .printed_lines import finish_lines
-from .worker import run_worker
 
 if TYPE_CHECKING:
-    from .serving import StreamServer
+    from collections.abc import Callable
+    from typing import Any
 
 _SET_PARENT_DEATH_SIGNAL = 1
 
 
-def main(stream_server: type[StreamServer] | None = None) -> None:
-    """Run the worker, then end the process."""
+def main(run: Callable[[Channel, Any], int]) -> None:
+    """Run the worker, then end the process with the code that `run` returns.
+
+    run: takes the channel, and the memory for the number of the last batch.
+    """
     descriptor, memory, parent = map(int, sys.argv[1:4])
     _die_with_parent(parent)
     sys.argv = [""]
@@ -34,7 +37,7 @@ def main(stream_server: type[StreamServer] | None = None) -> None:
     channel = Channel(socket.socket(fileno=descriptor))
     code = 1
     try:
-        code = run_worker(channel, last_batch, stream_server)
+        code = run(channel, last_batch)
     except wire.LostError:
         # The executor has ended, so the worker ends too.
         pass

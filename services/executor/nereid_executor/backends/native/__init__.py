@@ -1,0 +1,1 @@
+"""Runs models that load native code of others in confined worker processes (--sandbox-models)."""
