@@ -14,7 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from onnx import helper, numpy_helper
 
 from nereid_executor.backends.python.sandbox.policy import missing_protection, provided_protection
 from tests.support.mesh.mesh import Mesh, running, until
@@ -72,8 +74,24 @@ def repository(root: Path) -> Path:
     # The file says the rest, and describing it loads the library.
     (version.parent / "config.pbtxt").write_text(CONFIG)
     onnx_models.identity(models / "data" / "1", "FP32", [1])
+    write_thief(models / "thief" / "1", models / "weights" / "1")
     (root / STATE).write_text("state")
     return models
+
+
+def write_thief(version: Path, other: Path) -> None:
+    """Write a model, and one whose parameter names the folder of the other's weights."""
+    given, made = onnx_models.value("x", "FP32", [1]), onnx_models.value("y", "FP32", [1])
+    nodes = [helper.make_node("Add", ["x", "w"], ["y"])]
+    for directory, weight in ((version, 0), (other, 7)):
+        weights = numpy_helper.from_array(np.full(1, weight, np.float32), "w")
+        onnx_models.write(directory, nodes, [given], [made], [weights])
+        onnx_models.with_external_weights(directory)
+    (version.parent / "config.pbtxt").write_text(
+        'backend: "onnxruntime" parameters {'
+        ' key: "session.model_external_initializers_file_folder_path"'
+        f' value {{ string_value: "{other}" }} }}'
+    )
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +181,16 @@ def test_the_model_has_nothing_of_the_executor(confined: Mesh) -> None:
 def test_what_the_operator_allows_is_loaded_into_the_executor(confined: Mesh) -> None:
     assert do(confined, PROBES["state"], "trusted") == 0
     assert infer(confined, "data", "x", "FP32", [3])["outputs"][0]["data"] == [3]
-    assert len(workers(confined)) == WORKERS
+    until(lambda: len(workers(confined)) == WORKERS, "the workers of two models")
+
+
+def test_a_parameter_that_names_the_weights_of_another_model(confined: Mesh, free: Mesh) -> None:
+    assert infer(free, "thief", "x", "FP32", [1])["outputs"][0]["data"] == [8]
+    entry = confined.index()["thief"]
+    assert entry["state"] == "UNAVAILABLE"
+    # EACCES, in ONNX Runtime's words.
+    assert entry["reason"].endswith("onnx runtime error: SystemError : 13")
+    assert infer(confined, "weights", "x", "FP32", [1])["outputs"][0]["data"] == [8]
 
 
 def test_a_crash_harms_nobody_else(confined: Mesh) -> None:

@@ -144,6 +144,24 @@ def test_operators_of_a_library(tmp_path: Path) -> None:
     assert first.responses[0].payloads[0].inline == doubled.tobytes()
 
 
+def test_an_extension_of_openvino(tmp_path: Path) -> None:
+    openvino_models = pytest.importorskip("tests.support.models.openvino_models")
+    version = tmp_path / "1"
+    config = instance(
+        'backend: "openvino" max_batch_size: 8'
+        ' input { name: "INPUT0" data_type: TYPE_FP32 dims: -1 }'
+        ' output { name: "OUTPUT0" data_type: TYPE_FP32 dims: -1 }'
+    ).config
+    extension = str(openvino_models.doubler(version))
+    config.parameters["CPU_EXTENSION_PATH"].string_value = extension
+    batches = [
+        [member(head(("INPUT0", "FP32", [rows, 7])), payload("FP32", rows, 7)) for rows in many]
+        for many in ([1], [1, 3])
+    ]
+    found = check_same(config, version, *batches)
+    assert not any(each.HasField("error") for every in found for each in every.responses)
+
+
 def test_errors_of_batches(tmp_path: Path) -> None:
     version = onnx_models.reshaper(tmp_path / "1")
     config = onnx_models.config(

@@ -7,10 +7,12 @@ import logging
 import numpy as np
 import pytest
 
+from nereid.backends import ModelLostError
 from nereid.core.errors import INTERNAL_MESSAGE, Unavailable
 from nereid.pb import nereid_pb2 as pb
 from nereid_executor.batch.runner import Runner
 from tests.support.executor.doubler import Doubler
+from tests.support.executor.frames import Frames
 from tests.support.executor.instances import adapter_of, execute, instance
 from tests.support.models.onnx_models import head, identity_config, member, response_of
 
@@ -33,6 +35,24 @@ def test_a_failing_model_fails_its_batch_with_its_text() -> None:
     assert executed.compute_infer_ns > 0
     model.failure = None
     assert not execute(run, request(1)).responses[0].HasField("error")
+
+
+def test_a_lost_model_fails_its_batch_and_ends_its_stream() -> None:
+    run = runner(Doubler(ModelLostError("gone")))
+    batches = [
+        pb.Batch(id=number, members=[request(1), member(b"\xff")]).SerializeToString()
+        for number in (1, 2)
+    ]
+    stream = Frames(*batches)
+    with pytest.raises(ModelLostError, match="gone"):
+        run.serve(stream, lambda: False)
+    (executed,) = map(pb.Executed.FromString, stream.sent)
+    assert executed.id == 1
+    text = "Failed to process the request(s) for model instance 'm_0': gone"
+    assert [each.error.message for each in executed.responses] == [
+        text,
+        "a batch member's head is no ModelInferRequest",
+    ]
 
 
 def test_an_unknown_exception_is_logged_and_not_sent(caplog: pytest.LogCaptureFixture) -> None:

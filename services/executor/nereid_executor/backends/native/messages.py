@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from nereid.backends import Capabilities, InstanceSpec, ModelDescription, TensorDescription
 from nereid.core.errors import NereidError, error_from_code
@@ -31,7 +32,7 @@ _BYTES: Final = "bytes"
 _RAW: Final = re.compile(r"[<>|=][biufcSUmMV]\d+(\[\w+\])?")
 _MALFORMED: Final = (
     ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError,
-    NereidError,
+    DecodeError, NereidError,
 )  # fmt: skip
 
 

@@ -13,18 +13,13 @@ from nereid.core.errors import Internal, cause_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# ONNX Runtime's exceptions have no common base class.
-ORT_ERRORS: Final = (
-    ort_errors.EPFail,
-    ort_errors.EngineError,
-    ort_errors.Fail,
-    ort_errors.InvalidArgument,
-    ort_errors.InvalidGraph,
-    ort_errors.InvalidProtobuf,
-    ort_errors.NoModel,
-    ort_errors.NoSuchFile,
-    ort_errors.NotImplemented,
-    ort_errors.RuntimeException,
+# ONNX Runtime's exceptions have no common base class, and releases add some.
+ORT_ERRORS: Final[tuple[type[Exception], ...]] = (
+    *(
+        each
+        for each in vars(ort_errors).values()
+        if isinstance(each, type) and issubclass(each, Exception)
+    ),
     RuntimeError,
     ValueError,
 )
