@@ -69,6 +69,7 @@ _CUDA_VALUES: Final[dict[str, dict[str, str]]] = {
     "gpu_mem_limit": {},
     "do_copy_in_default_stream": {},
 }
+_HARMLESS: Final = frozenset({*_CUDA_VALUES, "enable_cuda_graph"})
 
 
 def bare_options() -> ort.SessionOptions:
@@ -160,21 +161,19 @@ def loads_native_code(config: model_config_pb2.ModelConfig) -> bool:
     """Return whether a model has more than a graph and its weights, which are data.
 
     Operator libraries are native code. TensorRT and OpenVINO load plugins and compiled code from
-    paths in their parameters. Settings of a session read and write files.
+    paths in their parameters, and some of CUDA's are addresses. Settings of a session read and
+    write files.
     """
     accelerators = config.optimization.execution_accelerators
-    names = {
-        one.name
-        for one in (
-            *accelerators.cpu_execution_accelerator,
-            *accelerators.gpu_execution_accelerator,
-        )
-    }
     return (
-        bool(config.model_operations.op_library_filename)
-        or not names <= {"cuda"}
+        bool(config.model_operations.op_library_filename or accelerators.cpu_execution_accelerator)
+        or not all(map(_is_harmless, accelerators.gpu_execution_accelerator))
         or any(map(_FILE_SETTING.match, config.parameters))
     )
+
+
+def _is_harmless(accelerator: _Accelerator) -> bool:
+    return accelerator.name == "cuda" and _HARMLESS.issuperset(accelerator.parameters)
 
 
 def execution_providers(

@@ -33,10 +33,10 @@ def parameter(name: str, text: str) -> str:
     return f'parameters {{ key: "{name}" value {{ string_value: "{text}" }} }}'
 
 
-def accelerator(name: str) -> str:
+def accelerator(name: str, parameter: str = "gpu_mem_limit", kind: str = "gpu") -> str:
     return (
-        "optimization { execution_accelerators { gpu_execution_accelerator"
-        f' {{ name: "{name}" }} }} }}'
+        f"optimization {{ execution_accelerators {{ {kind}_execution_accelerator"
+        f' {{ name: "{name}" parameters {{ key: "{parameter}" value: "1" }} }} }} }}'
     )
 
 
@@ -53,7 +53,10 @@ def is_confined(backend: Backend, written: str) -> bool:
         ("", False),
         (LIBRARY, True),
         (accelerator("cuda"), False),
+        (accelerator("cuda", "enable_cuda_graph"), False),
+        (accelerator("cuda", "gpu_external_alloc"), True),
         (accelerator("tensorrt"), True),
+        (accelerator("openvino", kind="cpu"), True),
         (parameter("session.disable_prepacking", "1"), False),
         (parameter("session.model_external_initializers_file_folder_path", "/"), True),
         (parameter("session.enable_profiling", "1"), True),

@@ -50,6 +50,35 @@ def test_bytes_that_are_no_text_go_through_a_model_that_moves_them(tmp_path: Pat
             assert out.tolist() == [expected]
 
 
+@pytest.mark.parametrize("location", ["../other/weights", "{other}/weights", "link"])
+@pytest.mark.parametrize("outputs", [("y",), ("y", "z")])
+def test_weights_outside_of_the_models_folder_are_not_read(
+    tmp_path: Path, location: str, outputs: tuple[str, ...]
+) -> None:
+    """So graphs and weights are data, which need no process of their own (--sandbox-models)."""
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "weights").write_bytes(bytes(8))
+    path = tmp_path / "1"
+    path.mkdir()
+    (path / "link").symlink_to(other / "weights")
+    weights = TensorProto(
+        name="w", data_type=TensorProto.FLOAT, dims=[2], data_location=TensorProto.EXTERNAL
+    )
+    weights.external_data.add(key="location", value=location.format(other=other))
+    nodes = [
+        helper.make_node(kind, ["x", "w"], [name]) for kind, name in (("Add", "y"), ("Sub", "z"))
+    ]
+    made = [value(name, "FP32", ["n", 2]) for name in ("y", "z")]
+    write(path, nodes, [value("x", "FP32", ["n", 2])], made, [weights])
+    spec = instance(identity_config("FP32", "2"), path)
+    if "z" in outputs:
+        spec.config.output.add(name="z", data_type=spec.config.output[0].data_type, dims=[2])
+    for act in (lambda: backend.describe(spec.config, path), lambda: backend.load(spec)):
+        with pytest.raises(Internal, match="External data path validation failed"):
+            act()
+
+
 def test_a_model_that_looks_into_strings_gets_text_only(tmp_path: Path) -> None:
     path = write(
         tmp_path / "1",
