@@ -132,7 +132,7 @@ async def test_responses_of_a_version_are_compared(
     )
     assert shadow(mesh, "clear", "scaler") == 0
     assert mesh.get("/v2/repository/models/scaler/shadow")[1] == (
-        b'{"model":"scaler","shadow":null,"compared":0,"differing":0,"report":null}'
+        b'{"model":"scaler","shadow":null,"source":null,"problem":null,"compared":0,"differing":0,"report":null}'
     )
 
 
@@ -284,6 +284,44 @@ async def test_a_rollout_goes_back_if_its_shadow_differs(
         loaded.set()
         await task
         traffic.main(["scaler", "1=1", "-u", mesh.http])
+
+
+async def test_shadows_of_the_configuration_and_of_a_file(tmp_path: Path) -> None:
+    root = tmp_path / "models"
+    text = json.dumps({"to": "version:2", "rules": "*: exact"}).replace('"', '\\"')
+    parameter = f'parameters {{ key: "shadow" value {{ string_value: "{text}" }} }}\n'
+    parameter += (
+        'parameters { key: "traffic" value { string_value: "{\\"weights\\": {\\"1\\": 1}}" } }'
+    )
+    for version, factor in ((1, 2), (2, 3)):
+        save_scaler(root, "scaler", factor, CONFIG + parameter, version)
+    file = tmp_path / "traffic.json"
+    file.write_text("{}")
+
+    def shown(mesh: Mesh) -> tuple[str, float, str | None]:
+        document = json.loads(mesh.get("/v2/repository/models/scaler/shadow")[1])
+        return document["source"], document["shadow"]["percent"], document["problem"]
+
+    with running(root, tmp_path / "log", f"--traffic-file={file}") as mesh:
+        assert shown(mesh) == ("configuration", 100, None)
+        await send(mesh, "scaler", 8)
+        until(lambda: report(mesh, "scaler")["differing"], "differences")
+        # A call counts first, and a shadow of 0 % copies nothing.
+        with copied(mesh, "scaler", "version:2", "--percent", "0"):
+            await send(mesh, "scaler", 8)
+            assert (shown(mesh), report(mesh, "scaler")["compared"]) == (("call", 0, None), 0)
+        assert shown(mesh)[0] == "configuration"
+        file.write_text('{"scaler": {"shadow": {"to": "version:3"}}}')
+        until(lambda: shown(mesh)[0] == "file", "the file")
+        assert shown(mesh)[2] == "version '3' of model 'scaler' is not ready: nothing is compared"
+        assert shadow(mesh, "set", "scaler", "--to", "version:2") == 2
+        await send(mesh, "scaler", 8)
+        until(lambda: report(mesh, "scaler")["not_compared"], "copies")
+        assert report(mesh, "scaler")["not_compared"].keys() <= {
+            "the shadow was not ready",
+            "the process that compares had not started",
+        }
+        assert report(mesh, "scaler")["differing"] == 0
 
 
 async def test_shadows_outlive_their_scheduler(

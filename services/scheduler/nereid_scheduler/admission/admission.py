@@ -254,6 +254,9 @@ class Admission:
         if isinstance(found, Missing) or request.is_shadow:
             # A copy neither waits for a load nor begins one.
             self._check_moved(name)
+            if request.is_shadow and not request.caller:
+                # It is no response of the shadow, which could differ.
+                raise Unavailable(found.error.message)
             raise found.error
         if isinstance(found, OnDemand):
             self._load_on_demand(found.model)
