@@ -254,10 +254,7 @@ class Admission:
         if isinstance(found, Missing) or request.is_shadow:
             # A copy neither waits for a load nor begins one.
             self._check_moved(name)
-            if request.is_shadow and not request.caller:
-                # It is no response of the shadow, which could differ.
-                raise Unavailable(found.error.message)
-            raise found.error
+            raise _not_found(request, found.error)
         if isinstance(found, OnDemand):
             self._load_on_demand(found.model)
         held = HeldRequest(
@@ -375,6 +372,14 @@ class Admission:
         """Record in the timeline that requests have waited for a load. The first waited longest."""
         wait = Wait(*named, LOADING, waited[0].since_ns, now_ns, len(waited))
         self._timeline.record_wait(wait)
+
+
+def _not_found(request: InferRequest, error: NereidError) -> NereidError:
+    """Return the error of a request whose model is not ready."""
+    if request.is_shadow and not request.caller:
+        # Otherwise it would count as a response of the shadow, and differ.
+        return Unavailable(error.message)
+    return error
 
 
 def _stopping() -> MovedError:
