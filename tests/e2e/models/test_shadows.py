@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -193,6 +194,31 @@ async def test_sequences_are_copied_whole(mesh: Mesh) -> None:
         "the shadow was busy",
         "a request of its sequence was not copied",
     }
+
+
+async def test_a_sequence_that_is_given_up_leaves_its_slot(mesh: Mesh) -> None:
+    def live(model: str) -> int:
+        found = re.search(rf'nereid_sequences{{[^}}]*model="{model}"[^}}]*}} (\d+)', mesh.metrics())
+        return int(found[1]) if found else 0
+
+    async def add(
+        client: grpcclient.InferenceServerClient, model: str, sequence: int, **flags: bool
+    ) -> int:
+        tensor = grpcclient.InferInput("INPUT", [1, 1], "INT32")
+        tensor.set_data_from_numpy(np.full((1, 1), 1, np.int32))
+        response = await client.infer(model, [tensor], sequence_id=sequence, **flags)
+        return int(response.as_numpy("OUTPUT")[0, 0])
+
+    async with client_of(mesh) as client:
+        # The ids of the copies are not those of the shadow's own clients.
+        own = await add(client, "other_dyna_sequence", 1, sequence_start=True)
+        with copied(mesh, "dyna_sequence", "model:other_dyna_sequence"):
+            await add(client, "dyna_sequence", 1, sequence_start=True)
+            await_compared(mesh, "dyna_sequence")
+            assert live("other_dyna_sequence") == 2
+        until(lambda: live("other_dyna_sequence") == 1, "the slot", 20)
+        assert await add(client, "other_dyna_sequence", 1, sequence_end=True) != own
+        await add(client, "dyna_sequence", 1, sequence_end=True)
 
 
 async def test_streams_are_compared_with_all_their_responses(mesh: Mesh) -> None:
