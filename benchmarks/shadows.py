@@ -186,7 +186,7 @@ class _Mesh:
 
 
 def _is_worker(name: str) -> bool:
-    return "worker" in name
+    return not name.startswith("nereid")
 
 
 def _p50_p99(latencies_s: Sequence[float]) -> tuple[float, float]:
