@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tritonclient.grpc as grpcsync
 import tritonclient.grpc.aio as grpcclient
+import tritonclient.utils.shared_memory as shm
 from onnx import TensorProto
 
 from nereid_explain import rollout, traffic
@@ -33,7 +35,46 @@ input { name: "INPUT0" data_type: TYPE_FP32 dims: [8] }
 output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [-1] }
 instance_group [{ count: 1 kind: KIND_CPU }]
 """
+CACHE = f"--cache-config=local,size={1 << 20}"
+DECOUPLED = "model_transaction_policy { decoupled: true }\n"
 PLAN = ("--to", "2", "--steps", "50,100", "--every", "1s", "--if", "difference<1e-2")
+ENSEMBLE = """
+platform: "ensemble"
+max_batch_size: 16
+input { name: "INPUT0" data_type: TYPE_FP32 dims: [8] }
+output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [8] }
+ensemble_scheduling { step { model_name: "scaler" model_version: 3
+  input_map { key: "INPUT0" value: "INPUT0" } output_map { key: "OUTPUT0" value: "OUTPUT0" } } }
+"""
+# It calls a model, and sends responses without end if it is decoupled.
+CALLER = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            tensor = pb_utils.get_input_tensor_by_name(request, "INPUT0")
+            call = pb_utils.InferenceRequest(
+                model_name="plain", requested_output_names=["OUTPUT0"], inputs=[tensor]
+            )
+            outputs = call.exec().output_tensors()
+            responses.append(pb_utils.InferenceResponse(outputs))
+        return responses
+"""
+ENDLESS = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            array = pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy()
+            sender = request.get_response_sender()
+            while not sender.is_cancelled():
+                tensor = pb_utils.Tensor("OUTPUT0", array * 2)
+                sender.send(pb_utils.InferenceResponse([tensor]))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
 IDENTITY = """
 input { name: "INPUT0" data_type: TYPE_FP32 dims: [-1] }
 output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [-1] }
@@ -47,7 +88,15 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for version, factor in ((1, 2), (2, 3), (3, 2)):
         save_scaler(root, "scaler", factor, CONFIG, version)
     save_scaler(root, "plain", 2, CONFIG)
+    save_scaler(root, "tripled", 3, CONFIG)
     python_models.save(root, "misbehaving", SHADY)
+    save_scaler(root, "cached", 2, "max_batch_size: 16\nresponse_cache { enable: true }\n")
+    (root / "ensemble" / "1").mkdir(parents=True)
+    (root / "ensemble" / "config.pbtxt").write_text(ENSEMBLE)
+    for name, source in (("caller", CALLER), ("endless", ENDLESS)):
+        (root / name / "1").mkdir(parents=True)
+        (root / name / "1" / "model.py").write_text(source)
+        (root / name / "config.pbtxt").write_text(SHADY + DECOUPLED * (name == "endless"))
     for name in ("identity", "other_identity"):
         save_identity(root, name, TensorProto.FLOAT, IDENTITY)
     for name in ("repeat", "other_repeat"):
@@ -60,7 +109,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def mesh(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     log = tmp_path_factory.mktemp("log") / "log"
-    with running(models, log, "--max-queue-size=64") as mesh:
+    with running(models, log, "--max-queue-size=64", CACHE, "--allow-client-shm=true") as mesh:
         status, reply = mesh.get(
             "/v2/repository/models/scaler/traffic", "POST", b'{"weights": {"1": 1}}'
         )
@@ -261,6 +310,62 @@ async def test_tensors_in_shared_memory_are_compared(mesh: Mesh) -> None:
         assert report(mesh, "identity")["not_compared"] == {
             "the request and its responses were too large": 1
         }
+
+
+@pytest.mark.parametrize(
+    ("model", "to"),
+    [
+        ("plain", "model:ensemble"),
+        ("ensemble", "model:plain"),
+        ("plain", "model:cached"),
+        # Also of requests whose response was in the cache.
+        ("cached", "model:plain"),
+        ("caller", "model:plain"),
+        ("scaler", "model:caller"),
+    ],
+)
+async def test_kinds_of_models_are_compared(mesh: Mesh, model: str, to: str) -> None:
+    await send(mesh, model, 4)
+    with copied(mesh, model, to):
+        await send(mesh, model, 16)
+        found = await_compared(mesh, model)
+    assert found["differing"] == 0, found
+
+
+async def test_a_shadow_that_never_ends_is_given_up(mesh: Mesh) -> None:
+    with copied(mesh, "plain", "model:endless", "--copy-timeout", "5"):
+        await send(mesh, "plain", 8)
+        given_up = {"the request and its responses were too large", "the copy timed out"}
+        until(lambda: given_up & report(mesh, "plain")["not_compared"].keys(), "the end")
+        await send(mesh, "plain", 8)
+
+
+async def test_regions_of_clients_are_read_and_not_written(mesh: Mesh) -> None:
+    array = np.arange(8, dtype=np.float32)[None]
+    size = array.nbytes
+    region = shm.create_shared_memory_region("both", "/shadows-both", 2 * size)
+    try:
+        shm.set_shared_memory_region(region, [array])
+        with grpcsync.InferenceServerClient(mesh.grpc) as client:
+            client.register_system_shared_memory("both", "/shadows-both", 2 * size)
+            tensor = grpcsync.InferInput("INPUT0", [1, 8], "FP32")
+            tensor.set_shared_memory("both", size)
+            output = grpcsync.InferRequestedOutput("OUTPUT0")
+            output.set_shared_memory("both", size, offset=size)
+            with copied(mesh, "plain", "model:misbehaving"):
+                for _ in range(8):
+                    client.infer("plain", [tensor], outputs=[output])
+                found = await_compared(mesh, "plain")
+            assert found["differing"] == 0, found
+            # Version 2 triples it.
+            with copied(mesh, "plain", "model:tripled"):
+                client.infer("plain", [tensor], outputs=[output])
+                until(lambda: report(mesh, "plain")["differing"], "a difference")
+                seen = shm.get_contents_as_numpy(region, np.float32, [2, 8])
+                assert np.array_equal(seen[1:], array * 2)
+            client.unregister_system_shared_memory("both")
+    finally:
+        shm.destroy_shared_memory_region(region)
 
 
 async def test_another_server_gets_copies(mesh: Mesh) -> None:
