@@ -33,9 +33,9 @@ _URL: Final = re.compile(r"grpc://((?:\[[0-9A-Fa-f:.]+\]|[^/:@\s]+):[0-9]{1,5})/
 class Shadow:
     """Shadow of a model.
 
-    to: as `read_shadow` accepts it. percent: share of the requests that are copied. rules: text
-    form of the outputs' rules. keep_inputs: what the report keeps of inputs that lead to
-    differences, one of `KEEP`.
+    to: as `read_shadow` accepts it. percent: share of the requests that are copied, 0: none for
+    now. rules: text form of the outputs' rules. keep_inputs: what the report keeps of inputs that
+    lead to differences, one of `KEEP`.
     """
 
     to: str
@@ -86,8 +86,8 @@ def read_shadow(document: object) -> Shadow:
         raise ValueError(f"expected an object with to and, optionally, {_optional()}")
     shadow = Shadow(**{"to": "", **document})
     _check_target(shadow)
-    if not _is_number(shadow.percent) or not 0 < shadow.percent <= 100:
-        raise ValueError("expected percent to be a number above 0, at most 100")
+    if not _is_number(shadow.percent) or not 0 <= shadow.percent <= 100:
+        raise ValueError("expected percent to be a number from 0 to 100")
     if not _is_number(shadow.timeout_s) or not 0 < shadow.timeout_s <= _MAX_TIMEOUT_S:
         raise ValueError(f"expected timeout_s to be above 0, at most {_MAX_TIMEOUT_S:g}")
     if shadow.keep_inputs not in KEEP:
@@ -98,6 +98,12 @@ def read_shadow(document: object) -> Shadow:
     except InvalidArgument as error:
         raise ValueError(error.message) from None
     return shadow
+
+
+def check_other_model(name: str, shadow: Shadow) -> None:
+    """Raise ValueError if a model's shadow is the model itself."""
+    if (shadow.kind, shadow.target) == (MODEL, name):
+        raise ValueError(f"model '{name}' is no shadow of itself: name a version")
 
 
 def parse_shadow(text: str) -> Shadow:

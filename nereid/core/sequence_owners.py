@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 # Only a request with this parameter has an owner.
 SEQUENCE_ID: Final = "sequence_id"
 _PRINCIPAL, _LIMITED_ADDRESS, _ADDRESS = "p", "a", "t"
+# A principal's owner goes on with hexadecimal digits.
+_COPIES: Final = _PRINCIPAL + "-"
 _DIGEST_BYTES: Final = 12
 
 
@@ -25,6 +27,16 @@ def principal_owner(*identity: str) -> str:
     """Return the owner for a principal. The owner does not reveal these texts."""
     text = "\0".join(identity).encode("utf-8", "surrogatepass")
     return _PRINCIPAL + blake2b(text, digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def owner_of_copies(model: str, owner: str) -> str:
+    """Return the owner of the copies of a model's sequences, which none of a client's has."""
+    return _COPIES + principal_owner(model, owner if is_principal(owner) else "")
+
+
+def is_of_copies(owner: str) -> bool:
+    """Return whether the owner has copies of sequences, for a shadow."""
+    return owner.startswith(_COPIES)
 
 
 def address_owner(client: str, *, limited: bool) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from nereid.comparison.shadow import Shadow, check_other_model, parse_shadow
 from nereid.config.flags import boolean, integer
 from nereid.core.errors import InvalidArgument
 from nereid.core.traffic.weights import Traffic, parse_traffic
@@ -35,6 +36,7 @@ TimeoutAction = Literal["REJECT", "DELAY"]
 TARGET_P99_US: Final = "target_p99_us"
 AT_MOST_ONCE: Final = "at_most_once"
 TRAFFIC: Final = "traffic"
+SHADOW: Final = "shadow"
 MAX_BATCH_TOKENS: Final = "max_batch_tokens"
 
 _SNAPSHOT_INTERVAL: Final = "sequence_snapshot_interval"
@@ -305,6 +307,13 @@ def read_sequence_batching(config: model_config_pb2.ModelConfig) -> SequenceBatc
     )
 
 
+def _check_shadow(config: model_config_pb2.ModelConfig, shadow: Shadow) -> None:
+    try:
+        check_other_model(config.name, shadow)
+    except ValueError as error:
+        raise InvalidArgument(f"parameter '{SHADOW}': {error}") from None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelParameters:
     """Nereid's own parameters, which any model may have."""
@@ -321,6 +330,10 @@ class ModelParameters:
     # Versions that requests without a version go to; `None` means the latest.
     traffic: Traffic | None = config_field(  # noqa: RUF009 (a dataclass field)
         Parameter(TRAFFIC, None, parse_traffic)
+    )
+    # Version, model or server that gets copies of the requests.
+    shadow: Shadow | None = config_field(  # noqa: RUF009 (a dataclass field)
+        Parameter(SHADOW, None, parse_shadow, _check_shadow)
     )
 
 
@@ -340,6 +353,12 @@ def configured_traffic(config: model_config_pb2.ModelConfig) -> Traffic | None:
     """Return the traffic that a configuration asks for; raise InvalidArgument for a wrong value."""
     traffic: Traffic | None = PARAMETERS[TRAFFIC].read_from(config)
     return traffic
+
+
+def configured_shadow(config: model_config_pb2.ModelConfig) -> Shadow | None:
+    """Return the shadow that a configuration asks for; raise InvalidArgument for a wrong value."""
+    shadow: Shadow | None = PARAMETERS[SHADOW].read_from(config)
+    return shadow
 
 
 def runs_at_most_once(config: model_config_pb2.ModelConfig) -> bool:

@@ -71,9 +71,12 @@ def _lines(given: argparse.Namespace, response: dict[str, Any]) -> Iterator[str]
         yield f"{given.model}: no shadow"
         return
     try:
-        yield f"{given.model}: {read_shadow(response['shadow'])}"
+        shadow = read_shadow(response["shadow"])
+        yield f"{given.model}: {shadow} ({response.get('source')})"
     except ValueError as error:
         raise CannotAskError(f"the mesh responds with a shadow of another kind: {error}") from error
+    if response.get("problem"):
+        yield f"warning: {response['problem']}"
     if given.action != _REPORT:
         return
     report = response.get("report")
@@ -102,7 +105,7 @@ def make_parser() -> CommandParser:
         "--to", metavar="TARGET",
         help="version:NUMBER, model:NAME, or url:grpc://HOST:PORT/NAME of another server",
     )  # fmt: skip
-    add("--percent", type=float, metavar="N", help="share of the requests (default: 100)")
+    add("--percent", type=float, metavar="N", help="share of the requests, 0 pauses (default: 100)")
     add("--rules", metavar="TEXT", help="when outputs count as equal, as 'scores: top-k=5'")
     add("--keep-inputs", choices=KEEP, help="what the report keeps of inputs (default: all)")
     add("--copy-timeout", type=float, metavar="S", help="time limit of a copy (default: 10)")

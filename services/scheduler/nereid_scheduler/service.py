@@ -43,17 +43,19 @@ from nereid_scheduler.placement.executors.sessions import memory_of
 from nereid_scheduler.placement.executors.timelines import Timelines
 from nereid_scheduler.placement.loads.executor_streams import ExecutorStreams
 from nereid_scheduler.placement.loads.readiness import Readiness
+from nereid_scheduler.placement.models.shadow_target import target_problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from nereid.comparison.shadow import Shadow
     from nereid.core.files.file_watch import FileWatch
-    from nereid.core.traffic.weights import Traffic
     from nereid.core.wire.messages import FromScheduler, Notice
     from nereid.rpc import AsyncUnaryHandler, Call, Link
     from nereid_scheduler.control.shards.remote_control import Respond
     from nereid_scheduler.control.state.state import Documents, SchedulerState
     from nereid_scheduler.core.models.model_record import ModelRecord
+    from nereid_scheduler.core.models.traffic_table import FileSetting
     from nereid_scheduler.core.requests.entry import Entry
     from nereid_scheduler.placement.models.catalogue import ServedVersion
     from nereid_scheduler.ports import MeshPorts
@@ -170,7 +172,7 @@ class SchedulerService:
             **repository_handlers(models.control, models.catalogue, models.desired),
             **self._control.handlers(),
             **text_handlers(models.catalogue, models.desired.on_demand, on_demand.ensure),
-            **traffic_handlers(models.traffic),
+            **traffic_handlers(models.traffic, self._shadow_problem),
             **rollout_handlers(models.rollouts),
         }
         self._remote_control: RemoteControl | None = None
@@ -179,7 +181,7 @@ class SchedulerService:
             self._remote_control = RemoteControl(
                 models.shard, models.moves, self._own_control, limit_s
             )
-        self._traffic_watch: FileWatch[Mapping[str, Traffic]] | None = None
+        self._traffic_watch: FileWatch[Mapping[str, FileSetting]] | None = None
         self._started = False
         self.failed_start = False
         self._on_failed_start = on_failed_start
@@ -191,6 +193,10 @@ class SchedulerService:
         if self._remote_control is None:
             return self._facts.respond(pb.FactsRequest())
         return await self._remote_control.read_facts()
+
+    def _shadow_problem(self, name: str, shadow: Shadow) -> str:
+        models = self._models
+        return target_problem(models.catalogue, name, shadow, models.owners.is_elsewhere)
 
     def handlers(self) -> Handlers:
         """Return the handlers of all RPCs of the scheduler, for a server."""

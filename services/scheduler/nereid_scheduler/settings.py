@@ -212,7 +212,8 @@ class ModelControlSettings:
         " schedulers of one mesh share and no other mesh has; requires a mesh token", _state_name,
     )  # fmt: skip
     traffic_file: str = flag(
-        "", "a JSON file with models' traffic, which is watched; calls cannot set it then",
+        "", "a JSON file with models' traffic and shadows, which is watched; calls cannot set what"
+        " it has",
     )  # fmt: skip
     lazy_loading: bool = flag(
         False, "whether models are loaded when their first requests come, which wait, but for those"

@@ -7,13 +7,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tritonclient.grpc as grpcsync
 import tritonclient.grpc.aio as grpcclient
+import tritonclient.utils.shared_memory as shm
 from onnx import TensorProto
 
 from nereid_explain import rollout, traffic
@@ -32,7 +35,46 @@ input { name: "INPUT0" data_type: TYPE_FP32 dims: [8] }
 output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [-1] }
 instance_group [{ count: 1 kind: KIND_CPU }]
 """
+CACHE = f"--cache-config=local,size={1 << 20}"
+DECOUPLED = "model_transaction_policy { decoupled: true }\n"
 PLAN = ("--to", "2", "--steps", "50,100", "--every", "1s", "--if", "difference<1e-2")
+ENSEMBLE = """
+platform: "ensemble"
+max_batch_size: 16
+input { name: "INPUT0" data_type: TYPE_FP32 dims: [8] }
+output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [8] }
+ensemble_scheduling { step { model_name: "scaler" model_version: 3
+  input_map { key: "INPUT0" value: "INPUT0" } output_map { key: "OUTPUT0" value: "OUTPUT0" } } }
+"""
+# It calls a model, and sends responses without end if it is decoupled.
+CALLER = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            tensor = pb_utils.get_input_tensor_by_name(request, "INPUT0")
+            call = pb_utils.InferenceRequest(
+                model_name="plain", requested_output_names=["OUTPUT0"], inputs=[tensor]
+            )
+            outputs = call.exec().output_tensors()
+            responses.append(pb_utils.InferenceResponse(outputs))
+        return responses
+"""
+ENDLESS = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            array = pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy()
+            sender = request.get_response_sender()
+            while not sender.is_cancelled():
+                tensor = pb_utils.Tensor("OUTPUT0", array * 2)
+                sender.send(pb_utils.InferenceResponse([tensor]))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
 IDENTITY = """
 input { name: "INPUT0" data_type: TYPE_FP32 dims: [-1] }
 output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [-1] }
@@ -46,7 +88,15 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for version, factor in ((1, 2), (2, 3), (3, 2)):
         save_scaler(root, "scaler", factor, CONFIG, version)
     save_scaler(root, "plain", 2, CONFIG)
+    save_scaler(root, "tripled", 3, CONFIG)
     python_models.save(root, "misbehaving", SHADY)
+    save_scaler(root, "cached", 2, "max_batch_size: 16\nresponse_cache { enable: true }\n")
+    (root / "ensemble" / "1").mkdir(parents=True)
+    (root / "ensemble" / "config.pbtxt").write_text(ENSEMBLE)
+    for name, source in (("caller", CALLER), ("endless", ENDLESS)):
+        (root / name / "1").mkdir(parents=True)
+        (root / name / "1" / "model.py").write_text(source)
+        (root / name / "config.pbtxt").write_text(SHADY + DECOUPLED * (name == "endless"))
     for name in ("identity", "other_identity"):
         save_identity(root, name, TensorProto.FLOAT, IDENTITY)
     for name in ("repeat", "other_repeat"):
@@ -59,7 +109,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def mesh(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     log = tmp_path_factory.mktemp("log") / "log"
-    with running(models, log, "--max-queue-size=64") as mesh:
+    with running(models, log, "--max-queue-size=64", CACHE, "--allow-client-shm=true") as mesh:
         status, reply = mesh.get(
             "/v2/repository/models/scaler/traffic", "POST", b'{"weights": {"1": 1}}'
         )
@@ -132,7 +182,7 @@ async def test_responses_of_a_version_are_compared(
     )
     assert shadow(mesh, "clear", "scaler") == 0
     assert mesh.get("/v2/repository/models/scaler/shadow")[1] == (
-        b'{"model":"scaler","shadow":null,"compared":0,"differing":0,"report":null}'
+        b'{"model":"scaler","shadow":null,"source":null,"problem":null,"compared":0,"differing":0,"report":null}'
     )
 
 
@@ -195,6 +245,31 @@ async def test_sequences_are_copied_whole(mesh: Mesh) -> None:
     }
 
 
+async def test_a_sequence_that_is_given_up_leaves_its_slot(mesh: Mesh) -> None:
+    def live(model: str) -> int:
+        found = re.search(rf'nereid_sequences{{[^}}]*model="{model}"[^}}]*}} (\d+)', mesh.metrics())
+        return int(found[1]) if found else 0
+
+    async def add(
+        client: grpcclient.InferenceServerClient, model: str, sequence: int, **flags: bool
+    ) -> int:
+        tensor = grpcclient.InferInput("INPUT", [1, 1], "INT32")
+        tensor.set_data_from_numpy(np.full((1, 1), 1, np.int32))
+        response = await client.infer(model, [tensor], sequence_id=sequence, **flags)
+        return int(response.as_numpy("OUTPUT")[0, 0])
+
+    async with client_of(mesh) as client:
+        # The ids of the copies are not those of the shadow's own clients.
+        own = await add(client, "other_dyna_sequence", 1, sequence_start=True)
+        with copied(mesh, "dyna_sequence", "model:other_dyna_sequence"):
+            await add(client, "dyna_sequence", 1, sequence_start=True)
+            await_compared(mesh, "dyna_sequence")
+            assert live("other_dyna_sequence") == 2
+        until(lambda: live("other_dyna_sequence") == 1, "the slot", 20)
+        assert await add(client, "other_dyna_sequence", 1, sequence_end=True) != own
+        await add(client, "dyna_sequence", 1, sequence_end=True)
+
+
 async def test_streams_are_compared_with_all_their_responses(mesh: Mesh) -> None:
     tensors = [grpcclient.InferInput(name, [1], "INT32") for name in ("COUNT", "SIZE")]
     for tensor, value in zip(tensors, (3, 2), strict=True):
@@ -235,6 +310,62 @@ async def test_tensors_in_shared_memory_are_compared(mesh: Mesh) -> None:
         assert report(mesh, "identity")["not_compared"] == {
             "the request and its responses were too large": 1
         }
+
+
+@pytest.mark.parametrize(
+    ("model", "to"),
+    [
+        ("plain", "model:ensemble"),
+        ("ensemble", "model:plain"),
+        ("plain", "model:cached"),
+        # Also of requests whose response was in the cache.
+        ("cached", "model:plain"),
+        ("caller", "model:plain"),
+        ("scaler", "model:caller"),
+    ],
+)
+async def test_kinds_of_models_are_compared(mesh: Mesh, model: str, to: str) -> None:
+    await send(mesh, model, 4)
+    with copied(mesh, model, to):
+        await send(mesh, model, 16)
+        found = await_compared(mesh, model)
+    assert found["differing"] == 0, found
+
+
+async def test_a_shadow_that_never_ends_is_given_up(mesh: Mesh) -> None:
+    with copied(mesh, "plain", "model:endless", "--copy-timeout", "5"):
+        await send(mesh, "plain", 8)
+        given_up = {"the request and its responses were too large", "the copy timed out"}
+        until(lambda: given_up & report(mesh, "plain")["not_compared"].keys(), "the end")
+        await send(mesh, "plain", 8)
+
+
+async def test_regions_of_clients_are_read_and_not_written(mesh: Mesh) -> None:
+    array = np.arange(8, dtype=np.float32)[None]
+    size = array.nbytes
+    region = shm.create_shared_memory_region("both", "/shadows-both", 2 * size)
+    try:
+        shm.set_shared_memory_region(region, [array])
+        with grpcsync.InferenceServerClient(mesh.grpc) as client:
+            client.register_system_shared_memory("both", "/shadows-both", 2 * size)
+            tensor = grpcsync.InferInput("INPUT0", [1, 8], "FP32")
+            tensor.set_shared_memory("both", size)
+            output = grpcsync.InferRequestedOutput("OUTPUT0")
+            output.set_shared_memory("both", size, offset=size)
+            with copied(mesh, "plain", "model:misbehaving"):
+                for _ in range(8):
+                    client.infer("plain", [tensor], outputs=[output])
+                found = await_compared(mesh, "plain")
+            assert found["differing"] == 0, found
+            # Version 2 triples it.
+            with copied(mesh, "plain", "model:tripled"):
+                client.infer("plain", [tensor], outputs=[output])
+                until(lambda: report(mesh, "plain")["differing"], "a difference")
+                seen = shm.get_contents_as_numpy(region, np.float32, [2, 8])
+                assert np.array_equal(seen[1:], array * 2)
+            client.unregister_system_shared_memory("both")
+    finally:
+        shm.destroy_shared_memory_region(region)
 
 
 async def test_another_server_gets_copies(mesh: Mesh) -> None:
@@ -284,6 +415,44 @@ async def test_a_rollout_goes_back_if_its_shadow_differs(
         loaded.set()
         await task
         traffic.main(["scaler", "1=1", "-u", mesh.http])
+
+
+async def test_shadows_of_the_configuration_and_of_a_file(tmp_path: Path) -> None:
+    root = tmp_path / "models"
+    text = json.dumps({"to": "version:2", "rules": "*: exact"}).replace('"', '\\"')
+    parameter = f'parameters {{ key: "shadow" value {{ string_value: "{text}" }} }}\n'
+    parameter += (
+        'parameters { key: "traffic" value { string_value: "{\\"weights\\": {\\"1\\": 1}}" } }'
+    )
+    for version, factor in ((1, 2), (2, 3)):
+        save_scaler(root, "scaler", factor, CONFIG + parameter, version)
+    file = tmp_path / "traffic.json"
+    file.write_text("{}")
+
+    def shown(mesh: Mesh) -> tuple[str, float, str | None]:
+        document = json.loads(mesh.get("/v2/repository/models/scaler/shadow")[1])
+        return document["source"], document["shadow"]["percent"], document["problem"]
+
+    with running(root, tmp_path / "log", f"--traffic-file={file}") as mesh:
+        assert shown(mesh) == ("configuration", 100, None)
+        await send(mesh, "scaler", 8)
+        until(lambda: report(mesh, "scaler")["differing"], "differences")
+        # A call counts first, and a shadow of 0 % copies nothing.
+        with copied(mesh, "scaler", "version:2", "--percent", "0"):
+            await send(mesh, "scaler", 8)
+            assert (shown(mesh), report(mesh, "scaler")["compared"]) == (("call", 0, None), 0)
+        assert shown(mesh)[0] == "configuration"
+        file.write_text('{"scaler": {"shadow": {"to": "version:3"}}}')
+        until(lambda: shown(mesh)[0] == "file", "the file")
+        assert shown(mesh)[2] == "version '3' of model 'scaler' is not ready: nothing is compared"
+        assert shadow(mesh, "set", "scaler", "--to", "version:2") == 2
+        await send(mesh, "scaler", 8)
+        until(lambda: report(mesh, "scaler")["not_compared"], "copies")
+        assert report(mesh, "scaler")["not_compared"].keys() <= {
+            "the shadow was not ready",
+            "the process that compares had not started",
+        }
+        assert report(mesh, "scaler")["differing"] == 0
 
 
 async def test_shadows_outlive_their_scheduler(

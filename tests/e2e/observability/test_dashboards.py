@@ -34,6 +34,8 @@ pytestmark = [
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 MODEL = "triple"
+# It gets copies of the model's requests.
+SHADOW = "quadruple"
 # It generates texts.
 GENERATOR = "chat"
 # A busy machine shall not look like a cache that is never reached.
@@ -41,6 +43,8 @@ PATIENT = "--cache-timeout-ms=2000"
 CONFIG = (
     'backend: "onnxruntime"\nresponse_cache { enable: true }\n'
     'parameters { key: "traffic" value { string_value: "{\\"weights\\": {\\"1\\": 1}}" } }\n'
+    'parameters { key: "shadow" value { string_value: "{\\"to\\": \\"model:quadruple\\"}" } }\n'
+    "version_policy { all {} }\n"
 )
 # What stays empty where there is no GPU.
 DARK = {"GPU utilization"}
@@ -86,7 +90,16 @@ def make_prometheus(folder: Path, **ports: int) -> Prometheus:
 
 def write_models(repository: Path) -> None:
     save_multiplier(repository, MODEL, 3, CONFIG)
+    shutil.copytree(repository / MODEL / "1", repository / MODEL / "2")
+    save_multiplier(repository, SHADOW, 4, 'backend: "onnxruntime"\n')
     logits_generator(repository / GENERATOR)
+
+
+def begin_rollout(mesh: Mesh) -> None:
+    plan = {"to": 2, "steps": [1, 100], "every_seconds": 3600, "if": "errors<99%"}
+    path = f"/v2/repository/models/{MODEL}/rollout"
+    status, reply = mesh.get(path, "POST", json.dumps(plan).encode())
+    assert status == 200, reply
 
 
 def all_panels() -> Iterator[tuple[str, str]]:
@@ -137,6 +150,7 @@ def it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         prometheus = make_prometheus(root / "prometheus", **jobs)
         stack.enter_context(process(*prometheus.argv))
         until(prometheus.ready, "Prometheus")
+        begin_rollout(mesh)
         yield Watched(mesh, prometheus)
 
 
@@ -191,6 +205,7 @@ def test_every_panel_shows_a_lone_server_under_any_job(tmp_path: Path) -> None:
         prometheus = make_prometheus(tmp_path / "prometheus", my_models=mesh.metrics_port)
         stack.enter_context(process(*prometheus.argv))
         until(prometheus.ready, "Prometheus")
+        begin_rollout(mesh)
 
         def all_shown() -> bool:
             traffic(mesh)
@@ -272,7 +287,7 @@ def test_a_variable_is_chosen_among_what_is_there(it: Watched) -> None:
         match, label = substitute(choice[1], MODEL), choice[2]
         until(partial(prometheus.get, "series", **{"match[]": match}), f"series of {match}")
         # Namespaces and releases are Kubernetes'.
-        expected = [GENERATOR, MODEL] if label == "model" else []
+        expected = [GENERATOR, SHADOW, MODEL] if label == "model" else []
         assert prometheus.get(f"label/{label}/values", **{"match[]": match}) == expected
 
 

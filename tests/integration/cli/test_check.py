@@ -176,3 +176,51 @@ def test_what_cannot_be_checked(tmp_path: Path, capsys: pytest.CaptureFixture[st
             command.main(argv)
         assert refused.value.code == 2
     assert "expected backend,key=value" in capsys.readouterr().err
+
+
+def test_shadows_that_cannot_be_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def parameter(value: str) -> str:
+        text = value.replace('"', '\\"')
+        return f'\nparameters {{ key: "shadow" value {{ string_value: "{text}" }} }}\n'
+
+    source = "class TritonPythonModel: pass\n"
+    for name, to in {
+        "good": "model:target",
+        "late": "version:2",
+        "missing": "model:nowhere",
+        "other": "model:wide",
+        "outside": "url:grpc://host:8001/m",
+        "itself": "model:itself",
+        "target": "",
+        "wide": "",
+        "wrong": "nowhere",
+    }.items():
+        tensors = _TENSORS.replace("FP32", "INT32") if name == "wide" else _TENSORS
+        shadow = parameter(json.dumps({"to": to})) if to else ""
+        add(tmp_path, name, _PYTHON + tensors + shadow, source)
+    code, document = check(capsys, tmp_path, "--gpus=none")
+    assert code == 1
+    found = {
+        name: [
+            (each["message"], each["hint"])
+            for each in model["findings"]
+            if each["code"] in {"shadow", "load"}
+        ]
+        for name, model in document["by_name"].items()
+    }
+    place = "see config.pbtxt:5"
+    assert [found[name] for name in ("good", "outside", "target", "wide")] == [[]] * 4
+    assert found["late"] == [
+        ("version '2' of model 'late' is not ready: nothing is compared", place)
+    ]
+    assert found["missing"] == [("model 'nowhere' is not ready: nothing is compared", place)]
+    assert found["other"] == [("input 'x' is FP32 [1], and INT32 [1] in the shadow", place)]
+    for name, text in (("itself", "no shadow of itself"), ("wrong", "expected to be version")):
+        ((message, hint),) = found[name]
+        assert (text in message, hint) == (True, place)
+    # A model that is not rehearsed may be there.
+    _, document = check(capsys, tmp_path, "--gpus=none", "--model=good", "--model=late")
+    assert codes(document["by_name"]["good"], "warning") == []
+    assert codes(document["by_name"]["late"], "warning") == ["shadow"]

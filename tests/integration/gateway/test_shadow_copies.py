@@ -211,7 +211,11 @@ async def test_a_sequence_with_a_gap_is_copied_no_further(site: Site) -> None:
     site.upstream.pending.cancel(site.infer({"sequence_id": 7}))
     site.exchange({"sequence_id": 7})
     site.exchange({"sequence_id": 7})
-    assert site.copies() == []
+    # The shadow is to wait for no further one.
+    (end,) = site.copies()
+    assert (end.payloads, end.parameters) == ([], {"sequence_id": 7})
+    assert end.error_status is not None
+    assert end.sequence_owner == first.sequence_owner != ""
     counts = await site.counts(1, sequence=1)
     assert counts.not_compared == {"a request of its sequence was not copied": 1}
     # The next one begins anew.

@@ -11,9 +11,11 @@ from nereid.core.errors import NereidError
 from nereid.core.wire.messages import error_status_of
 from nereid.facts.findings import Finding, Severity
 from nereid.model_config import normalise_instance_groups
+from nereid.model_config.batching_fields import SHADOW
 from nereid.model_config.remedies import remedy_for
 from nereid.pb import nereid_pb2 as pb
 from nereid_mesh.check.findings import CheckedModel, CheckedVersion, PlacedCount
+from nereid_mesh.check.places import place_of_error, place_of_parameter
 from nereid_scheduler.control.reconciler.reconciler import Reconciler, Sources
 from nereid_scheduler.control.residency.on_demand import OnDemandLoads
 from nereid_scheduler.control.residency.policies.policy import Residency
@@ -27,10 +29,11 @@ from nereid_scheduler.placement.executors.sessions import Session
 from nereid_scheduler.placement.loads.load_rules import LoadRules
 from nereid_scheduler.placement.loads.loader import Loader
 from nereid_scheduler.placement.models.catalogue import Catalogue
+from nereid_scheduler.placement.models.shadow_target import target_problem
 from nereid_scheduler.versions.queue_limits import QueueLimits
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from nereid.rpc import Status
     from nereid_mesh.check.model_reader import ModelReader
@@ -132,6 +135,10 @@ async def rehearse(
         model.name: _checked(model, rules.gpus, is_unread=model.name in unread)
         for model in served_models
     }
+    for model in served_models:
+        checked[model.name].findings += _shadow_findings(
+            catalogue, model, lambda name: name in unread or bool(names and name not in checked)
+        )
     loader.stop()
     for served in catalogue.versions():
         if served.runtime is not None:
@@ -151,12 +158,27 @@ def _checked(model: ServedModel, gpus: Sequence[int], *, is_unread: bool) -> Che
             reason = version.reason
             # If the configuration cannot be read, all versions have this error.
             if all(finding.message != reason for finding in checked.findings):
-                checked.findings.append(_load_error(reason))
+                checked.findings.append(_load_error(reason, place_of_error(model, reason)))
     return checked
 
 
-def _load_error(reason: str) -> Finding:
-    return Finding(Severity.ERROR, "load", reason, remedy_for(reason))
+def _load_error(reason: str, place: str = "") -> Finding:
+    hints = [f"see {place}"] if place else []
+    hints += [remedy] if (remedy := remedy_for(reason)) else []
+    return Finding(Severity.ERROR, "load", reason, "; ".join(hints))
+
+
+def _shadow_findings(
+    catalogue: Catalogue, model: ServedModel, is_unknown: Callable[[str], bool]
+) -> Iterator[Finding]:
+    """Yield what is wrong with a configured shadow. is_unknown: of a model's name."""
+    found = catalogue.find_shadow(model.plain_name)
+    if found is None or is_unknown(model.name):
+        return
+    problem = target_problem(catalogue, model.plain_name, found.shadow, is_unknown)
+    if problem:
+        place = place_of_parameter(model, SHADOW)
+        yield Finding(Severity.WARNING, "shadow", problem, f"see {place}" if place else "")
 
 
 def _checked_version(

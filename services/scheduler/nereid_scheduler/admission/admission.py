@@ -48,7 +48,7 @@ from nereid_scheduler.versions.waits.nested_calls import NO_NESTED_CALLS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nereid.core.wire.messages import InferRequest
+    from nereid.core.wire.messages import ErrorStatus, InferRequest
     from nereid_scheduler.core.measurements.timeline import SchedulerTimeline
     from nereid_scheduler.core.models.on_demand_models import OnDemandModel
     from nereid_scheduler.core.requests.entry import Entry, PendingRequest
@@ -245,16 +245,14 @@ class Admission:
             model = found.served.ready_runtime
             _check_text_digest(request, found.served)
             if request.error_status is not None:
-                model.check_client(request)
-                code, message, accepted, _, after_ms = request.error_status
-                raise error_from_code(code, message, accepted=accepted, retry_after_ms=after_ms)
+                raise _gateways_error(model, request, request.error_status)
             if not self._stopping and not found.is_chosen:
                 self._by_head.remember(_key_of(request), model)
             return self._submit_to(model, request, arrival.on_response)
         if isinstance(found, Missing) or request.is_shadow:
             # A copy neither waits for a load nor begins one.
             self._check_moved(name)
-            raise found.error
+            raise _not_found(request, found.error)
         if isinstance(found, OnDemand):
             self._load_on_demand(found.model)
         held = HeldRequest(
@@ -372,6 +370,25 @@ class Admission:
         """Record in the timeline that requests have waited for a load. The first waited longest."""
         wait = Wait(*named, LOADING, waited[0].since_ns, now_ns, len(waited))
         self._timeline.record_wait(wait)
+
+
+def _gateways_error(
+    model: ModelVersion, request: InferRequest, error_status: ErrorStatus
+) -> NereidError:
+    """Return the error with which a gateway has refused a request. A copy's sequence ends."""
+    if request.is_shadow:
+        model.end_copied_sequence(request)
+    model.check_client(request)
+    code, message, accepted, _, after_ms = error_status
+    return error_from_code(code, message, accepted=accepted, retry_after_ms=after_ms)
+
+
+def _not_found(request: InferRequest, error: NereidError) -> NereidError:
+    """Return the error of a request whose model is not ready."""
+    if request.is_shadow and not request.caller:
+        # Otherwise it would count as a response of the shadow, and differ.
+        return Unavailable(error.message)
+    return error
 
 
 def _stopping() -> MovedError:

@@ -15,8 +15,11 @@ from nereid_scheduler.core.models.shadow_counts import Compared
 from nereid_scheduler.pages.control import control_handler
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from google.protobuf.message import Message
 
+    from nereid.comparison.shadow import Shadow
     from nereid_scheduler.control.rollouts.rollouts import Rollouts
     from nereid_scheduler.control.shards.remote_control import Respond
     from nereid_scheduler.control.sources.model_traffic import ModelTraffic
@@ -25,18 +28,24 @@ if TYPE_CHECKING:
 _BEGIN: Final = "begin"
 
 
-def traffic_handlers(traffic: ModelTraffic) -> dict[str, Respond]:
-    """Return the handler of ModelTraffic by its path."""
+def traffic_handlers(
+    traffic: ModelTraffic, find_problem: Callable[[str, Shadow], str]
+) -> dict[str, Respond]:
+    """Return the handler of ModelTraffic by its path.
+
+    find_problem: returns why a model's shadow cannot be compared now, or an empty text.
+    """
 
     async def respond(request: pb.ModelTrafficRequest) -> Message:
         await _change(traffic, request)
-        found, shadow = traffic.find(request.model), traffic.shadow(request.model)
+        found, shadow = traffic.find(request.model), traffic.find_shadow(request.model)
         response = pb.ModelTrafficResponse()
         if found is not None:
             write_traffic(found.traffic, response.traffic)
             response.source = found.source
         if shadow is not None:
-            response.shadow = shadow.text()
+            response.shadow, response.shadow_source = shadow.shadow.text(), shadow.source
+            response.shadow_problem = find_problem(request.model, shadow.shadow)
             response.compared, response.differing = traffic.compared(request.model)
         return response
 

@@ -48,6 +48,10 @@ class Dispatcher(ABC):
         """Return whether a sequence accepts requests. key: as `sequence_key` returns it."""
 
     @abstractmethod
+    def end_sequence(self, key: Hashable) -> None:
+        """End a sequence of copies, which no request will end."""
+
+    @abstractmethod
     def on_queued(self) -> None:
         """See to it that a request that was just queued gets its turn."""
 

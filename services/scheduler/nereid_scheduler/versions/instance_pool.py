@@ -154,6 +154,12 @@ class InstancePool(Dispatcher):
         """Return whether a sequence accepts requests. key: as `sequence_key` returns it."""
         return self._sequences is not None and key in self._sequences.sequences
 
+    def end_sequence(self, key: Hashable) -> None:
+        """End a sequence of copies, which no request will end."""
+        if self._sequences is not None:
+            self._sequences.end_sequence(key)
+            self._turns.wake()
+
     # ---- requests
 
     def on_queued(self) -> None:

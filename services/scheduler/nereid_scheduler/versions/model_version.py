@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import DeadlineExceeded, NereidError, Unavailable, Unimplemented
+from nereid.core.sequence_owners import sequence_key
 from nereid.core.wire.messages import (
     DECOUPLED,
     NO_CAPACITY_FOR_COPY,
@@ -21,6 +22,7 @@ from nereid.core.wire.messages import (
 )
 from nereid.observability.metrics import CANCELED, REJECTED
 from nereid_scheduler.core.requests.entry import CACHE_LOOKUP, QUEUED, RESPONDED, Entry
+from nereid_scheduler.core.requests.sequence import sequence_flags
 from nereid_scheduler.versions.caching.response_cache import ResponseCache
 from nereid_scheduler.versions.instance_pool import InstancePool
 from nereid_scheduler.versions.open_requests import OpenRequests
@@ -163,8 +165,21 @@ class ModelVersion(Stepper):
             has_capacity = not self._batcher.pending
         else:
             has_capacity = not self.dispatcher.pending and free >= min(2, max(1, ready))
-        if not has_capacity or request.resent:
+        if not has_capacity or request.resent or self._has_lost_sequence(request):
             raise Unavailable(NO_CAPACITY_FOR_COPY.message, accepted=True)
+
+    def _has_lost_sequence(self, request: InferRequest) -> bool:
+        """Return whether a copy goes on with a sequence that has made way for another one."""
+        if self.config.sequences is None or self.config.sequences.iterative:
+            return False
+        flags = sequence_flags(request.parameters)
+        key = sequence_key(flags.id, request.sequence_owner)
+        return bool(flags.id) and not flags.start and not self.dispatcher.has_sequence(key)
+
+    def end_copied_sequence(self, request: InferRequest) -> None:
+        """End the sequence of a copy, since its gateway sends no further one."""
+        flags = sequence_flags(request.parameters)
+        self.dispatcher.end_sequence(sequence_key(flags.id, request.sequence_owner))
 
     def _drop_queued_copies(self) -> None:
         """Drop the copies that have not begun, because another request has come."""

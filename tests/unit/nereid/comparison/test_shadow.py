@@ -38,7 +38,7 @@ def test_knows_the_address_of_another_server() -> None:
         ({"to": "url:grpc://host/m"}, "version:NUMBER"),
         ({"to": "version:" + "1" * 300}, "version:NUMBER"),
         ({"to": "version:1", "percents": 1}, "keep_inputs, percent, rules, timeout_s"),
-        ({"to": "version:1", "percent": 0}, "percent"),
+        ({"to": "version:1", "percent": -1}, "percent"),
         ({"to": "version:1", "percent": 101}, "percent"),
         ({"to": "version:1", "percent": True}, "percent"),
         ({"to": "version:1", "percent": float("nan")}, "percent"),

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from nereid.core.errors import Aborted, DeadlineExceeded, ProtocolError, Unavailable
+from nereid.core.sequence_owners import owner_of_copies, sequence_key
 from nereid.core.wire.messages import (
+    InferRequest,
     InferResponse,
     MovedResponse,
     Parameter,
@@ -694,6 +696,21 @@ class TestCopies:
         assert it.model.dispatcher.pending == 1
         # Neither is a failure of the version.
         assert it.model.statistics.fail.count == 0
+
+    async def test_a_sequence_that_was_given_up_has_no_slot(self) -> None:
+        it = World("sequence_batching { direct { } }")
+        instance, stream = it.instance()
+        await turn()
+        rest: dict[str, Any] = {"is_shadow": True, "sequence_owner": owner_of_copies("m", "")}
+        it.receive(1, parameters={"sequence_id": 7, "sequence_start": True}, **rest)
+        it.reply(instance, stream.sent[0])
+        request = InferRequest(2, b"", [], "", {"sequence_id": 7}, **rest)
+        assert it.model.has_sequence(sequence_key(7, request.sequence_owner))
+        it.model.end_copied_sequence(request)
+        assert not it.model.in_use
+        # Its next request is no response of the model, which could differ.
+        with pytest.raises(Unavailable, match="no other request waits"):
+            it.submit(3, parameters={"sequence_id": 7}, **rest)
 
     async def test_a_copy_does_not_run_twice(self) -> None:
         it = World()

@@ -47,6 +47,8 @@ class ShadowEndpoints:
         document = {
             "model": route.model,
             "shadow": shadow,
+            "source": response.shadow_source or None,
+            "problem": response.shadow_problem or None,
             "compared": response.compared,
             "differing": response.differing,
             "report": report,

@@ -84,8 +84,10 @@ class ModelCounts(NamedTuple):
     not_compared: dict[str, int]
 
 
-# Parameters of a response that say nothing about the model.
-_OWN_PARAMETERS: Final = frozenset({"triton_final_response"})
+# Parameters of a response that say nothing about the model. Those of ensembles have the sequence's.
+_OWN_PARAMETERS: Final = frozenset(
+    {"sequence_end", "sequence_id", "sequence_start", "triton_final_response"}
+)
 
 
 def exchange_of(request: CopiedRequest, old: Reply, new: Reply) -> Exchange:

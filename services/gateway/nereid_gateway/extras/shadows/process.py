@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 # Copies for one other server in flight. Further ones are dropped.
 _MAX_COPIES: Final = 16
 _INFER: Final = "/inference.GRPCInferenceService/ModelInfer"
+# The other server may be anybody's. Its responses are as large as those of the model at most.
+_OPTIONS: Final = ChannelOptions(max_message_bytes=16 << 20, trusts_peer=False)
 _REDACTION: Final = {"all": Redaction.NONE, "digest": Redaction.DIGEST, "none": Redaction.OMIT}
 BUSY, TIMEOUT, NO_RESPONSE, DAMAGED = (
     "the shadow was busy",
@@ -58,7 +60,7 @@ class _Model:
         self.not_compared: Counter[str] = Counter()
         self.in_flight = 0
         address, self.model_name = self.shadow.server
-        self.channel = SocketChannel(address, ChannelOptions()) if address else None
+        self.channel = SocketChannel(address, _OPTIONS) if address else None
         self._name = name
 
     def add(self, request: CopiedRequest, old: Reply, new: Reply) -> None:

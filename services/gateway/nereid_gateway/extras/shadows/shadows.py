@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Final
 from nereid.bounded_cache import BoundedCache
 from nereid.comparison.process import ReportProcess
 from nereid.comparison.shadow import MODEL, URL, VERSION, parse_shadow
-from nereid.core.errors import DeadlineExceeded, Unavailable
-from nereid.core.sequence_owners import SEQUENCE_ID, sequence_key
-from nereid.core.wire.messages import NO_CAPACITY_FOR_COPY
+from nereid.core.errors import Cancelled, DeadlineExceeded, Unavailable
+from nereid.core.sequence_owners import SEQUENCE_ID, owner_of_copies, sequence_key
+from nereid.core.wire.messages import NO_CAPACITY_FOR_COPY, error_status_of
 from nereid.observability import metrics
 from nereid.pb import kserve_pb2
 from nereid_gateway.core.access.sequence_owners import sequence_owner
@@ -73,9 +73,6 @@ _POLL_S: Final = 1.0
 _RESTART_S: Final = 1.0
 # A process that takes longer to reply is replaced.
 _STUCK_S: Final = 30.0
-# Time without copies after one for which the shadow had no room. Each further one doubles it.
-_FIRST_PAUSE_S: Final = 0.001
-_LAST_PAUSE_S: Final = 0.128
 # The scheduler gives up first.
 _GRACE_S: Final = 0.5
 
@@ -91,6 +88,12 @@ _GRACE_S: Final = 0.5
     "the process that compares had not started",
     "an internal error",
 )
+
+
+# Time without copies after one for which the shadow had no capacity, or that hangs, which keeps its
+# instance from other requests. Each further one doubles it, up to the second time.
+_PAUSES: Final = {BUSY: (0.001, 0.128), TIMEOUT: (1.0, 60.0)}
+_GIVEN_UP: Final = error_status_of(Cancelled("no further copy of the sequence is sent"))
 
 
 class Shadows:
@@ -354,8 +357,9 @@ class _Model:
         """Handle the end of a copy. reason: why it has no response."""
         self._copies.discard(copy)
         watched = copy.watched
-        if reason == BUSY:
-            self._pause_s = min(max(_FIRST_PAUSE_S, 2 * self._pause_s), _LAST_PAUSE_S)
+        if reason in _PAUSES:
+            first_s, last_s = _PAUSES[reason]
+            self._pause_s = min(max(first_s, 2 * self._pause_s), last_s)
             self._resume_s = time.monotonic() + self._pause_s
         else:
             self._pause_s = self._resume_s = 0.0
@@ -381,7 +385,8 @@ class _Model:
         for copy in self._copies:
             copy.cancel()
         self._copies.clear()
-        self._sequences.clear()
+        for sequence in list(self._sequences.values()):
+            self._end_sequence(sequence)
 
     def head_of_copy(self, head: bytes) -> bytes:
         """Return the head of a copy for a request's head."""
@@ -410,10 +415,12 @@ class _Model:
         self.sent += 1
         copy = _Copy(self, watched)
         self._copies.add(copy)
+        if watched.sequence is not None:
+            watched.sequence.has_slot = not watched.ends_sequence
         copy.send()
 
     def _is_pausing(self) -> bool:
-        """Return whether the shadow had no room a moment ago; count the request if so."""
+        """Return whether the shadow was busy a moment ago; count the request if so."""
         if not self._resume_s or time.monotonic() >= self._resume_s:
             return False
         self.not_compared[BUSY] += 1
@@ -426,7 +433,8 @@ class _Model:
         self, request: ClientRequest, correlation_id: CorrelationId
     ) -> _Sequence | None:
         parameters = request.parameters or {}
-        key = sequence_key(correlation_id, sequence_owner(request.sender, limits_addresses=False))
+        owner = sequence_owner(request.sender, limits_addresses=False)
+        key = sequence_key(correlation_id, owner)
         if parameters.get("sequence_start"):
             if key in self._sequences:
                 self._end_sequence(self._sequences[key])
@@ -435,7 +443,7 @@ class _Model:
             if len(self._sequences) >= _MAX_SEQUENCES:
                 # Its client may never end it.
                 self._end_sequence(next(iter(self._sequences.values())))
-            self._sequences[key] = _Sequence(key)
+            self._sequences[key] = _Sequence(key, correlation_id, owner)
         return self._sequences.get(key)
 
     def _end_sequence(self, sequence: _Sequence) -> None:
@@ -445,6 +453,19 @@ class _Model:
             sequence.waiting.clear()
         if self._sequences.get(sequence.key) is sequence:
             del self._sequences[sequence.key]
+        if sequence.has_slot:
+            sequence.has_slot = False
+            self.shadows.send(self._make_end(sequence), _ignore)
+
+    def _make_end(self, sequence: _Sequence) -> ClientRequest:
+        """Return a request that no model executes, and that ends the sequence of the copies."""
+        naming = kserve_pb2.ModelInferRequest(model_name=self.name)
+        end = ClientRequest(0, self.head_of_copy(naming.SerializeToString()), [])
+        end.parameters = {SEQUENCE_ID: sequence.correlation_id}
+        end.sequence_owner = owner_of_copies(self.name, sequence.owner)
+        end.is_shadow = end.accepts_many = True
+        end.error_status = _GIVEN_UP
+        return end
 
     def _version_of(self, watched: _Watched) -> str:
         head = watched.responses[0].head if watched.responses else b""
@@ -458,16 +479,31 @@ class _Model:
 class _Sequence:
     """Sequence whose requests are copied, one after the other."""
 
-    __slots__ = ("asked", "is_busy", "is_ended", "key", "responded", "waiting")
+    __slots__ = (
+        "asked",
+        "correlation_id",
+        "has_slot",
+        "is_busy",
+        "is_ended",
+        "key",
+        "owner",
+        "responded",
+        "waiting",
+    )
 
-    def __init__(self, key: Hashable) -> None:
+    def __init__(self, key: Hashable, correlation_id: CorrelationId, owner: str) -> None:
+        """key: of `sequence_key`. owner: of the client's sequence."""
         self.key = key
+        self.correlation_id = correlation_id
+        self.owner = owner
         # Numbers of the last request, and of the last one that has its response.
         self.asked = self.responded = 0
         self.waiting: deque[_Watched] = deque()
         # True while a copy has no response.
         self.is_busy = False
         self.is_ended = False
+        # True if the shadow waits for further copies.
+        self.has_slot = False
 
 
 class _Collector:
@@ -567,7 +603,8 @@ class _Watched(_Collector):
         )
         copy.deadline = time.monotonic() + self.model.shadow.timeout_s
         copy.accepts_many = True
-        copy.sequence_owner = request.sequence_owner
+        if self.sequence is not None:
+            copy.sequence_owner = owner_of_copies(self.model.name, self.sequence.owner)
         copy.is_shadow = True
         return copy
 
@@ -644,6 +681,10 @@ class _Copy(_Collector):
         handle, self._handle, self._timer = self._handle, None, None
         if cancels and handle is not None:
             handle.cancel()
+
+
+def _ignore(_: InferResponse) -> None:
+    pass
 
 
 def _reason_of(code: int, message: str, *, accepted: bool) -> str:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import Cancelled, InvalidArgument, Unavailable
 from nereid.core.sequence_owners import SEQUENCE_ID
+from nereid.core.wire.messages import NO_CAPACITY_FOR_COPY
 from nereid_scheduler.batching.queues import Expiries, deadline_passed, queue_full
 from nereid_scheduler.batching.sequences.controls import ControlTensors
 from nereid_scheduler.batching.sequences.moves import Moves
@@ -140,10 +141,23 @@ class SequenceBatcher(ABC):
         if self._snapshot_interval and sequence.recovery is None and not sequence.begun:
             sequence.recovery = self.moves.new_recovery()
         self._expiries.push(entry, self.pending)
-        if sequence.slot is None:
-            sequence.append(entry)
-        else:
+        self._add_entry(sequence, entry)
+
+    def _add_entry(self, sequence: Sequence, entry: Entry) -> None:
+        """Add a request to its sequence. A sequence of copies makes way for one without a slot."""
+        if sequence.slot is not None:
             self._append(sequence, entry)
+            return
+        sequence.append(entry)
+        copy = None if entry.request.is_shadow else self.sequences.copy_in_slot()
+        if copy is not None:
+            self._end(copy, Unavailable(NO_CAPACITY_FOR_COPY.message, accepted=True), [])
+
+    def end_sequence(self, key: Hashable) -> None:
+        """End a sequence of copies, which no request will end."""
+        sequence = self.sequences.find(key)
+        if sequence is not None:
+            self._end(sequence, Cancelled(_SEQUENCE_ENDED, accepted=True), [])
 
     def requeue(self, entries: Entries[Entry]) -> None:
         """Queue requests of a lost instance again, if their sequences can continue elsewhere."""

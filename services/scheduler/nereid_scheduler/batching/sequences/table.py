@@ -9,7 +9,13 @@ from weakref import WeakValueDictionary
 
 from nereid.core.errors import InvalidArgument, Unavailable
 from nereid.core.retry_after import DEFAULT_MS
-from nereid.core.sequence_owners import id_shown_to_model, is_limited, is_principal, sequence_key
+from nereid.core.sequence_owners import (
+    id_shown_to_model,
+    is_limited,
+    is_of_copies,
+    is_principal,
+    sequence_key,
+)
 from nereid_scheduler.batching.sequences.backlog import Backlog
 from nereid_scheduler.core.requests.sequence import Sequence
 from nereid_scheduler.core.requests.slots import SlotTable
@@ -41,8 +47,10 @@ class SequenceTable:
         self._idle_ns = idle_ns
         # Sequences that accept requests, in the order of their last request or its end.
         self._open: OrderedDict[Hashable, Sequence] = OrderedDict()
-        # Key: the id that models see. Only sequences of principals are here.
+        # Key: the id that models see. Only sequences of principals, and of copies, are here.
         self._visible: WeakValueDictionary[CorrelationId, Sequence] = WeakValueDictionary()
+        # Open sequences of copies, which make way for others.
+        self._copies: dict[Hashable, Sequence] = {}
         self._client_share = client_share
         # Number of open sequences; empty without a limit.
         self._by_owner: Counter[str] = Counter()
@@ -53,6 +61,15 @@ class SequenceTable:
 
     def __contains__(self, key: Hashable) -> bool:
         return key in self._open
+
+    def find(self, key: Hashable) -> Sequence | None:
+        """Return the sequence that accepts requests with a key."""
+        return self._open.get(key)
+
+    def copy_in_slot(self) -> Sequence | None:
+        """Return a sequence of copies that has a slot."""
+        copies = self._copies.values()
+        return next((sequence for sequence in copies if sequence.slot is not None), None)
 
     def all_open(self) -> list[Sequence]:
         """Return the sequences that accept requests."""
@@ -87,14 +104,7 @@ class SequenceTable:
                     f"inference request for sequence {flags.id} to model '{self._model_name}' must"
                     " specify the START flag on the first request of the sequence"
                 )
-            self._check_share(owner)
-            sequence = Sequence(flags.id, owner)
-            if is_principal(owner):
-                self._choose_visible_id(sequence)
-            self._open[key] = sequence
-            if self._client_share < 1:
-                self._by_owner[owner] += 1
-            self._place(sequence)
+            sequence = self._add(flags.id, owner)
         elif flags.start:
             _log.warning(_CONFLICT, flags.id, self._model_name)
             self._open.move_to_end(key)
@@ -103,6 +113,20 @@ class SequenceTable:
         sequence.seen_ns = now_ns
         if flags.end:
             self._close(sequence)
+        return sequence
+
+    def _add(self, correlation_id: CorrelationId, owner: str) -> Sequence:
+        """Add a sequence, with a slot or in the backlog; raise Unavailable if it is refused."""
+        self._check_share(owner)
+        sequence = Sequence(correlation_id, owner)
+        if is_principal(owner) or self._visible:
+            self._choose_visible_id(sequence)
+        self._open[sequence.key] = sequence
+        if is_of_copies(owner):
+            self._copies[sequence.key] = sequence
+        if self._client_share < 1:
+            self._by_owner[owner] += 1
+        self._place(sequence)
         return sequence
 
     def successor_of(self, sequence: Sequence) -> Sequence:
@@ -115,10 +139,12 @@ class SequenceTable:
 
     def _choose_visible_id(self, sequence: Sequence) -> None:
         """Choose the id that models see. They may keep data by id, so each owner gets its own."""
-        other = self._visible.get(sequence.id)
+        # Without a principal, the id is the key.
+        other = self._visible.get(sequence.id, self._open.get(sequence.id))
         if other is not None and other.owner != sequence.owner:
             sequence.visible_id = id_shown_to_model(sequence.id, sequence.owner)
-        self._visible[sequence.visible_id] = sequence
+        if is_principal(sequence.owner):
+            self._visible[sequence.visible_id] = sequence
 
     def _check_share(self, owner: str) -> None:
         if self._client_share >= 1 or not is_limited(owner):
@@ -135,6 +161,7 @@ class SequenceTable:
         if self._open.get(sequence.key) is not sequence:
             return
         del self._open[sequence.key]
+        self._copies.pop(sequence.key, None)
         if self._client_share < 1:
             self._by_owner[sequence.owner] -= 1
             if not self._by_owner[sequence.owner]:
@@ -169,6 +196,8 @@ class SequenceTable:
         """Give a sequence's id and slot to its successor; a closed slot is not passed on."""
         if self._open.get(sequence.key) is sequence:
             self._open[sequence.key] = successor
+            if sequence.key in self._copies:
+                self._copies[sequence.key] = successor
             successor.seen_ns = sequence.seen_ns
         slot = sequence.slot
         if slot is not None and not slot.row.closed:

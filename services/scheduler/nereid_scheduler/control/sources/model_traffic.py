@@ -6,22 +6,22 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from nereid.comparison.shadow import MODEL, VERSION
+from nereid.comparison.shadow import VERSION, check_other_model
 from nereid.core.errors import InvalidArgument, NotFound
 from nereid.core.wire.messages import ModelShadows, TrafficKeys
 from nereid_scheduler.core.models.dependencies import plain_name
 from nereid_scheduler.core.models.shadow_counts import Compared, ShadowCounts
-from nereid_scheduler.core.models.traffic_table import TrafficSetting, read_setting
+from nereid_scheduler.core.models.traffic_table import FileSetting, TrafficSetting, read_setting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from nereid.comparison.shadow import Shadow
     from nereid.core.traffic.rollout_plan import Rollout
     from nereid.core.traffic.weights import Traffic
     from nereid.timeline.recorder import RecordEvent
     from nereid_scheduler.control.state.setting_records import SettingRecords
-    from nereid_scheduler.core.models.traffic_table import FoundTraffic
+    from nereid_scheduler.core.models.traffic_table import FoundShadow, FoundTraffic
     from nereid_scheduler.placement.models.catalogue import Catalogue
     from nereid_scheduler.placement.models.ensemble_lifecycle import Ensembles
 
@@ -29,6 +29,8 @@ _log = logging.getLogger(__name__)
 
 # Start of the key of a record in the state; the model's name follows.
 _PREFIX: Final = "traffic/"
+# Names of a FileSetting's fields in the log.
+_FILE_KINDS: Final = ("traffic", "shadow")
 
 
 class ModelTraffic:
@@ -65,25 +67,27 @@ class ModelTraffic:
         """Notice of the models' shadows, as last announced."""
         return self._shadows
 
-    def shadow(self, name: str) -> Shadow | None:
+    def find_shadow(self, name: str) -> FoundShadow | None:
         """Return what gets copies of a model's requests."""
-        return self._table.shadow(name)
+        return self._catalogue.find_shadow(name)
 
     def report_counts(self, name: str, shadow: str, gateway: int, counts: Compared) -> None:
         """Keep what a gateway has compared, unless the model has another shadow now."""
-        present = self._table.shadow(name)
-        if present is not None and present.text() == shadow:
+        present = self.find_shadow(name)
+        if present is not None and present.shadow.text() == shadow:
             self._shadow_counts.report(name, shadow, gateway, counts)
 
     def compared(self, name: str) -> Compared:
         """Return what all gateways have compared since the model's shadow was set."""
-        present = self._table.shadow(name)
-        return Compared() if present is None else self._shadow_counts.total(name, present.text())
+        present = self.find_shadow(name)
+        if present is None:
+            return Compared()
+        return self._shadow_counts.total(name, present.shadow.text())
 
     def compared_with(self, name: str, version: int) -> Compared | None:
         """Return what was compared with a version; `None` if it is not the model's shadow."""
-        shadow = self._table.shadow(name)
-        if shadow is None or (shadow.kind, shadow.target) != (VERSION, str(version)):
+        found = self.find_shadow(name)
+        if found is None or (found.shadow.kind, found.shadow.target) != (VERSION, str(version)):
             return None
         return self.compared(name)
 
@@ -108,8 +112,8 @@ class ModelTraffic:
         ]
 
     def check_file(self, name: str) -> None:
-        """Raise InvalidArgument if the file of --traffic-file has the model."""
-        if name in self._table.file:
+        """Raise InvalidArgument if the file of --traffic-file has the model's traffic."""
+        if self._table.file.get(name, FileSetting()).traffic is not None:
             raise InvalidArgument(
                 f"the traffic of model '{name}' is in the file of --traffic-file: change it there"
             )
@@ -133,7 +137,7 @@ class ModelTraffic:
         """Set a model's traffic, or clear what was set; return once that is recorded.
 
         rollout: the one that sets it, and has reported it. Raises InvalidArgument if the file of
-        --traffic-file has the model or a rollout of it is not over, NotFound for an unknown model.
+        --traffic-file has it or a rollout of the model is not over, NotFound for an unknown model.
         """
         self.find(name)
         self.check_file(name)
@@ -148,11 +152,16 @@ class ModelTraffic:
     async def set_shadow(self, name: str, shadow: Shadow | None, principal: str = "") -> None:
         """Set what gets copies of a model's requests; return once that is recorded.
 
-        Raises InvalidArgument if it is the model itself, NotFound for an unknown model.
+        Raises ValueError if it is the model itself, InvalidArgument if the file of --traffic-file
+        has the model's shadow, NotFound for an unknown model.
         """
         self.find(name)
-        if shadow is not None and (shadow.kind, shadow.target) == (MODEL, name):
-            raise InvalidArgument(f"model '{name}' is no shadow of itself: name a version")
+        if self._table.file.get(name, FileSetting()).shadow is not None:
+            raise InvalidArgument(
+                f"the shadow of model '{name}' is in the file of --traffic-file: change it there"
+            )
+        if shadow is not None:
+            check_other_model(name, shadow)
         known = self._table.settings.get(name, TrafficSetting(None, 0))
         setting = self._table.next_setting(name, known.traffic, time.time_ns(), known.rollout)
         shown = "cleared" if shadow is None else str(shadow)
@@ -186,14 +195,17 @@ class ModelTraffic:
             if self._table.apply(name, setting):
                 self._apply(name)
 
-    def set_file(self, file: Mapping[str, Traffic]) -> None:
-        """Set the traffic that the file of --traffic-file has."""
+    def set_file(self, file: Mapping[str, FileSetting]) -> None:
+        """Set what the file of --traffic-file has."""
         before, self._table.file = self._table.file, file
         for name in before.keys() | file.keys():
-            if before.get(name) != file.get(name):
-                shown = str(file.get(name, "not in the file any more"))
-                _log.info("traffic of model '%s' is read from the file: %s", name, shown)
-                self._record_event("traffic", f"'{name}'", shown, model=name, cause="file")
+            old, new = before.get(name, FileSetting()), file.get(name, FileSetting())
+            for kind, was, value in zip(_FILE_KINDS, old, new, strict=True):
+                if was != value:
+                    shown = "not in the file any more" if value is None else str(value)
+                    _log.info("%s of model '%s' is read from the file: %s", kind, name, shown)
+                    self._record_event(kind, f"'{name}'", shown, model=name, cause="file")
+            if old != new:
                 self._apply(name)
 
     def refresh(self) -> TrafficKeys | None:
@@ -212,12 +224,9 @@ class ModelTraffic:
 
     def refresh_shadows(self) -> ModelShadows | None:
         """Return the notice of shadows for gateways if it has changed since the last call."""
+        found = ((name, self.find_shadow(name)) for name in sorted(self._names()))
         shadows = ModelShadows(
-            tuple(
-                (name, setting.shadow.text())
-                for name, setting in sorted(self._table.settings.items())
-                if setting.shadow is not None
-            )
+            tuple((name, each.shadow.text()) for name, each in found if each is not None)
         )
         if shadows == self._shadows:
             return None
@@ -229,13 +238,17 @@ class ModelTraffic:
             self._ensembles.on_model_changed(qualified)
         self._on_change()
 
-    def _read_all(self) -> Iterator[tuple[str, Traffic]]:
+    def _names(self) -> Collection[str]:
+        """Return the models that may have traffic or a shadow."""
         names = set(self._table.names())
         for qualified in self._catalogue.configured_traffic:
             model = self._catalogue.model(qualified)
             if model is not None:
                 names.add(plain_name(qualified, model.namespace))
-        for name in names:
+        return names
+
+    def _read_all(self) -> Iterator[tuple[str, Traffic]]:
+        for name in self._names():
             found = self._catalogue.find_traffic(name)
             if found is not None:
                 yield name, found.traffic

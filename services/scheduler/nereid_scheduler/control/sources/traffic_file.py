@@ -1,4 +1,4 @@
-"""The file of --traffic-file: a JSON object with the traffic of models by their names."""
+"""The file of --traffic-file: a JSON object with models' traffic and shadows by their names."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nereid.comparison.shadow import check_other_model, read_shadow
 from nereid.core.files.file_watch import FileError, FileWatch
 from nereid.core.files.regular_files import read_regular_file
-from nereid.core.traffic.weights import Traffic, read_traffic, unique_members
+from nereid.core.traffic.weights import read_traffic, unique_members
+from nereid_scheduler.core.models.traffic_table import FileSetting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-def read_traffic_file(path: str) -> Mapping[str, Traffic]:
-    """Return the traffic of models by name. Raises FileError with all reasons."""
+def read_traffic_file(path: str) -> Mapping[str, FileSetting]:
+    """Return the settings of models by name. Raises FileError with all reasons."""
     try:
         text = read_regular_file(Path(path)).decode()
         document: Any = json.loads(text, object_pairs_hook=unique_members)
@@ -27,22 +29,34 @@ def read_traffic_file(path: str) -> Mapping[str, Traffic]:
         raise FileError([f"it is no JSON: {error}"]) from error
     if not isinstance(document, dict):
         raise FileError(["it is no object with models by their names"])
-    traffic, errors = {}, []
+    settings, errors = {}, []
     for name, described in document.items():
         try:
-            traffic[name] = read_traffic(described)
+            settings[name] = _read_setting(name, described)
         except ValueError as error:
             errors.append(f"model '{name}': {error}")
     if errors:
         raise FileError(errors)
-    return traffic
+    return settings
+
+
+def _read_setting(name: str, document: object) -> FileSetting:
+    if not isinstance(document, dict) or "shadow" not in document:
+        return FileSetting(read_traffic(document))
+    weights = {key: value for key, value in document.items() if key != "shadow"}
+    try:
+        shadow = read_shadow(document["shadow"])
+        check_other_model(name, shadow)
+    except ValueError as error:
+        raise ValueError(f"shadow: {error}") from None
+    return FileSetting(read_traffic(weights) if weights else None, shadow)
 
 
 def watch_traffic_file(
     path: str,
-    content: Mapping[str, Traffic],
-    on_change: Callable[[Mapping[str, Traffic]], None],
-) -> FileWatch[Mapping[str, Traffic]]:
+    content: Mapping[str, FileSetting],
+    on_change: Callable[[Mapping[str, FileSetting]], None],
+) -> FileWatch[Mapping[str, FileSetting]]:
     """Return a watch of the file."""
     return FileWatch(
         "--traffic-file",

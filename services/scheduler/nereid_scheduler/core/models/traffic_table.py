@@ -1,4 +1,4 @@
-"""Traffic of models as operators have set it: by calls, and in a file.
+"""Traffic and shadows of models as operators have set them: by calls, and in a file.
 
 What the file has counts first, then the last call, then the model's configuration. A call about a
 model in the file is refused, so that nothing has two owners.
@@ -27,6 +27,20 @@ class FoundTraffic(NamedTuple):
 
     traffic: Traffic
     source: str
+
+
+class FoundShadow(NamedTuple):
+    """Shadow of a model, and where it comes from."""
+
+    shadow: Shadow
+    source: str
+
+
+class FileSetting(NamedTuple):
+    """Traffic and shadow of one model in a file."""
+
+    traffic: Traffic | None = None
+    shadow: Shadow | None = None
 
 
 class TrafficSetting(NamedTuple):
@@ -62,6 +76,9 @@ def read_setting(document: Mapping[str, Any]) -> TrafficSetting:
     )
 
 
+_NOT_IN_FILE: Final = FileSetting()
+
+
 class _Before(NamedTuple):
     traffic: Traffic | None
     until_s: float
@@ -73,7 +90,7 @@ class TrafficTable:
     def __init__(self, clock: Callable[[], float]) -> None:
         """Make an empty table. clock: returns seconds of a monotonic clock."""
         self.settings: dict[str, TrafficSetting] = {}
-        self.file: Mapping[str, Traffic] = {}
+        self.file: Mapping[str, FileSetting] = {}
         self._clock = clock
         # Key: a model whose callers' keys have another source since a short time.
         self._before: dict[str, _Before] = {}
@@ -87,7 +104,7 @@ class TrafficTable:
 
     def find(self, name: str, configured: Traffic | None) -> FoundTraffic | None:
         """Return a model's traffic; `None` if all requests go to the latest version."""
-        traffic = self.file.get(name)
+        traffic = self.file.get(name, _NOT_IN_FILE).traffic
         if traffic is not None:
             return FoundTraffic(traffic, FILE)
         setting = self.settings.get(name)
@@ -112,10 +129,15 @@ class TrafficTable:
             return TrafficSetting(traffic, now_ns, rollout)
         return TrafficSetting(traffic, max(now_ns, known.set_ns + 1), rollout, known.shadow)
 
-    def shadow(self, name: str) -> Shadow | None:
+    def find_shadow(self, name: str, configured: Shadow | None) -> FoundShadow | None:
         """Return what gets copies of a model's requests."""
+        shadow = self.file.get(name, _NOT_IN_FILE).shadow
+        if shadow is not None:
+            return FoundShadow(shadow, FILE)
         setting = self.settings.get(name)
-        return None if setting is None else setting.shadow
+        if setting is not None and setting.shadow is not None:
+            return FoundShadow(setting.shadow, CALL)
+        return None if configured is None else FoundShadow(configured, CONFIGURATION)
 
     def remember_before(self, name: str, traffic: Traffic | None) -> None:
         """Keep the traffic that requests get whose gateways do not know the new source of keys."""

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from nereid.core.errors import Unavailable
-from nereid.model_config.batching_fields import TRAFFIC
+from nereid.model_config.batching_fields import SHADOW, TRAFFIC
 from nereid.model_config.remedies import with_remedy
 from nereid_scheduler.core.models.desired_models import NO_CAUSE
 from nereid_scheduler.core.models.lifecycle import LoadStatus, VersionState, reason_of
@@ -50,7 +50,7 @@ class VersionLives:
     def add(self, served: ServedVersion) -> None:
         """Begin a version's load."""
         self.versions[served] = None
-        if TRAFFIC in served.draft.parameters:
+        if {TRAFFIC, SHADOW}.intersection(served.draft.parameters):
             self._catalogue.configured_traffic.add(served.name)
         self.apply_event(served, served.life.await_executor)
 

@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.core.c_integers import parse_c_integer
 from nereid.core.errors import InvalidArgument, NereidError, NotFound, Unavailable
-from nereid.model_config.batching_fields import configured_traffic, runs_at_most_once
+from nereid.model_config.batching_fields import (
+    configured_shadow,
+    configured_traffic,
+    runs_at_most_once,
+)
 from nereid.object_store.plans.urls import is_store_url
 from nereid_scheduler.core.models.dependencies import (
     plain_name,
@@ -26,12 +30,13 @@ from nereid_scheduler.core.models.traffic_table import TrafficTable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from nereid.comparison.shadow import Shadow
     from nereid.core.traffic.weights import Traffic
     from nereid.pb import model_config_pb2 as config_pb
     from nereid_scheduler.core.models.desired_models import Cause
     from nereid_scheduler.core.models.on_demand_models import OnDemandModel
     from nereid_scheduler.core.models.overrides import OverrideDirectory
-    from nereid_scheduler.core.models.traffic_table import FoundTraffic
+    from nereid_scheduler.core.models.traffic_table import FoundShadow, FoundTraffic
     from nereid_scheduler.versions.instance_pool import InstancePool
     from nereid_scheduler.versions.model_version import ModelVersion
 
@@ -231,7 +236,7 @@ class Catalogue:
         desired: DesiredModels | None = None,
     ) -> None:
         self.traffic = TrafficTable(time.monotonic)
-        # Models with a version whose configuration has traffic, by qualified names.
+        # Models with a version whose configuration has traffic or a shadow, by qualified names.
         self.configured_traffic: set[str] = set()
         self._models: dict[str, ServedModel] = {}
         # Key: a plain name. Value: the qualified names, as keys.
@@ -311,13 +316,17 @@ class Catalogue:
 
     def find_traffic(self, name: str) -> FoundTraffic | None:
         """Return a model's traffic; `None` if it has none, or clients' name is ambiguous."""
-        if not self.traffic and not self.configured_traffic:
+        model = self._model_with_settings(name)
+        if model is None:
             return None
-        names = self.qualified_names(name)
-        if len(names) != 1:
+        return self.traffic.find(model.plain_name, self._read_configured(model)[0])
+
+    def find_shadow(self, name: str) -> FoundShadow | None:
+        """Return a model's shadow; `None` if it has none, or clients' name is ambiguous."""
+        model = self._model_with_settings(name)
+        if model is None:
             return None
-        model = self._models.get(names[0], ServedModel(names[0]))
-        return self.traffic.find(model.plain_name, self._read_configured(model))
+        return self.traffic.find_shadow(model.plain_name, self._read_configured(model)[1])
 
     def models_with_traffic(self) -> Iterator[tuple[ServedModel, Traffic]]:
         """Yield the models whose requests do not all go to the latest version."""
@@ -331,16 +340,25 @@ class Catalogue:
         names = self.qualified_names(name)
         return self._models.get(names[0]) if len(names) == 1 else None
 
-    def _read_configured(self, model: ServedModel) -> Traffic | None:
-        if model.name not in self.configured_traffic:
+    def _model_with_settings(self, name: str) -> ServedModel | None:
+        if not self.traffic and not self.configured_traffic:
             return None
+        names = self.qualified_names(name)
+        return self._models.get(names[0], ServedModel(names[0])) if len(names) == 1 else None
+
+    def _read_configured(self, model: ServedModel) -> tuple[Traffic | None, Shadow | None]:
+        """Return what the latest version's configuration says, also before it is ready."""
+        if model.name not in self.configured_traffic:
+            return None, None
         served = model.ready_version(LATEST)
         if served is not None:
-            return served.ready_runtime.config.traffic
+            config = served.ready_runtime.config
+            return config.traffic, config.shadow
         drafts = [each.draft for _, each in sorted(model.versions.items())]
         with suppress(InvalidArgument):
-            return configured_traffic(drafts[-1]) if drafts else None
-        return None
+            if drafts:
+                return configured_traffic(drafts[-1]), configured_shadow(drafts[-1])
+        return None, None
 
     def require(self, name: str, version: str) -> ServedVersion:
         """Return the ready version that a request names, or the latest; raise NereidError."""

@@ -192,6 +192,11 @@ class EnsembleDispatcher(Dispatcher):
         """Return False: the models of its steps have the sequences."""
         return False
 
+    def end_sequence(self, key: Hashable) -> None:
+        """End a sequence of copies at the models of the steps."""
+        for heads in (*self._steps.values(), *self._chosen.values()):
+            heads.model.dispatcher.end_sequence(key)
+
     def on_queued(self) -> None:
         """See to it that a request that was just queued gets its turn."""
         self._turns.wake()

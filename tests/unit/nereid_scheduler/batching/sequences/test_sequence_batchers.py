@@ -11,7 +11,12 @@ from nereid.core.errors import (
     Unavailable,
     Unimplemented,
 )
-from nereid.core.sequence_owners import address_owner, principal_owner
+from nereid.core.sequence_owners import (
+    address_owner,
+    owner_of_copies,
+    principal_owner,
+    sequence_key,
+)
 from nereid.pb import kserve_pb2
 from nereid_scheduler.core.requests.entry import Entry, RequestState
 from tests.support.scheduler.samples import head_of
@@ -102,6 +107,54 @@ class TestOwners:
             7,
             7,
         ]
+
+
+COPIES = owner_of_copies("m", ALICE)
+
+
+class TestCopies:
+    """Sequences of copies for shadows, which take nothing from others."""
+
+    def test_owners_differ_by_model_and_principal_alone(self) -> None:
+        anonymous = owner_of_copies("m", "")
+        assert len({COPIES, ALICE, owner_of_copies("n", ALICE), anonymous}) == 4
+        assert owner_of_copies("m", address_owner("10.0.0.1", limited=True)) == anonymous
+
+    @pytest.mark.parametrize("owner", ["", ALICE])
+    def test_an_id_in_use_is_another_for_the_copies(self, owner: str) -> None:
+        site = SequenceSite(DIRECT, max_batch_size=4)
+        for owners in ((owner, COPIES), (COPIES, owner)):
+            made = [site.enqueue(7, "s", sequence_owner=each) for each in owners]
+            ids = [(each.request.parameters or {})["sequence_id"] for each in made]
+            assert ids[0] == 7 != ids[1]
+            for each in made:
+                site.batcher.remove_entry(each)
+            assert not len(site.batcher.sequences)
+            del made, each
+
+    def test_they_make_way_for_a_sequence_without_a_slot(self) -> None:
+        site = SequenceSite(DIRECT, max_batch_size=2)
+        first = site.enqueue(1, "s", sequence_owner=COPIES, is_shadow=True)
+        site.enqueue(2, "s", sequence_owner=COPIES, is_shadow=True)
+        entry = site.enqueue(4, "s")
+        assert entry.member is not None
+        assert entry.member.sequence.slot is not None
+        assert [(each, error.message[:16]) for each, error in site.batcher.expire_entries(0)] == [
+            (first, "a copy runs only")
+        ]
+
+    @pytest.mark.parametrize("strategy", [DIRECT, OLDEST])
+    def test_one_that_is_given_up_frees_its_slot(self, strategy: str) -> None:
+        site = SequenceSite(strategy, max_batch_size=1)
+        site.enqueue(7, "s", sequence_owner=COPIES, is_shadow=True)
+        site.finish(*[each for each in site.rows() if each is not None])
+        site.batcher.end_sequence(sequence_key(7, ALICE))
+        assert len(site.batcher.sequences) == 1
+        site.batcher.end_sequence(sequence_key(7, COPIES))
+        assert not len(site.batcher.sequences)
+        entry = site.enqueue(8, "s")
+        assert entry.member is not None
+        assert entry.member.sequence.slot is not None
 
 
 class TestShares:

@@ -14,6 +14,7 @@ from nereid_scheduler.control.rollouts.rollouts import Rollouts
 from nereid_scheduler.control.rollouts.steps import Difference
 from nereid_scheduler.control.sources.model_traffic import ModelTraffic
 from nereid_scheduler.control.state.setting_records import SettingRecords
+from nereid_scheduler.core.models.traffic_table import FileSetting
 from nereid_scheduler.placement.models.catalogue import Catalogue, ServedVersion
 from nereid_scheduler.placement.models.ensemble_lifecycle import Ensembles
 from nereid_scheduler.versions.model_version import ModelVersion
@@ -151,7 +152,7 @@ async def test_a_file_that_takes_the_model_over_stops_the_rollout(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     await site.begin()
-    site.traffic.set_file({"m": make_traffic({3: 1})})
+    site.traffic.set_file({"m": FileSetting(make_traffic({3: 1}))})
 
     def refused() -> bool:
         site.serve(200)

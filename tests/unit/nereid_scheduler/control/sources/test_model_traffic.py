@@ -8,16 +8,17 @@ from typing import Any
 
 import pytest
 
+from nereid.comparison.shadow import Shadow
 from nereid.core.errors import InvalidArgument, NotFound
 from nereid.core.files.file_watch import FileError
 from nereid.core.traffic.weights import Traffic, make_traffic
-from nereid.core.wire.messages import TrafficKeys
+from nereid.core.wire.messages import ModelShadows, TrafficKeys
 from nereid.pb import model_config_pb2
 from nereid_scheduler.control.sources.model_traffic import ModelTraffic
 from nereid_scheduler.control.sources.traffic_file import read_traffic_file
 from nereid_scheduler.control.state.recorder import StateRecorder
 from nereid_scheduler.control.state.setting_records import SettingRecords
-from nereid_scheduler.core.models.traffic_table import TrafficSetting
+from nereid_scheduler.core.models.traffic_table import FileSetting, TrafficSetting
 from nereid_scheduler.placement.models.catalogue import Catalogue
 from nereid_scheduler.placement.models.ensemble_lifecycle import Ensembles
 from tests.support.scheduler.state_store import MemoryStateStore
@@ -109,17 +110,60 @@ async def test_unknown_models_and_those_of_the_file_are_refused() -> None:
     site = Site()
     with pytest.raises(NotFound, match="'x' is not found"):
         await site.traffic.set("x", PLAIN)
-    site.traffic.set_file({"m": PLAIN})
+    site.traffic.set_file({"m": FileSetting(PLAIN)})
     assert site.found() == PLAIN
     with pytest.raises(InvalidArgument, match="--traffic-file"):
         await site.traffic.set("m", None)
-    site.traffic.set_file({"m": PLAIN, "x": PLAIN})
-    site.traffic.set_file({"m": BY_HEADER})
+    site.traffic.set_file({"m": FileSetting(PLAIN), "x": FileSetting(PLAIN)})
+    site.traffic.set_file({"m": FileSetting(BY_HEADER)})
     assert site.found() == BY_HEADER
     site.traffic.set_file({})
     assert site.found() is None
     # Each change of a model, and nothing else.
     assert Counter(event[1] for event in site.events) == {"'m'": 3, "'x'": 2}
+
+
+async def test_shadows_come_from_the_file_a_call_or_the_configuration() -> None:
+    site = Site()
+    text = Shadow("model:e").text()
+    draft = model_config_pb2.ModelConfig()
+    draft.parameters["shadow"].string_value = text
+    served = served_version("n", state="loading", draft=draft)
+    site.catalogue.set_model(served_model("n", served))
+    site.catalogue.configured_traffic.add("n")
+    assert site.traffic.refresh_shadows() == ModelShadows((("n", text),))
+    assert site.traffic.refresh_shadows() is None
+    with pytest.raises(ValueError, match="no shadow of itself"):
+        await site.traffic.set_shadow("n", Shadow("model:n"))
+    await site.traffic.set_shadow("n", Shadow("version:2"))
+    found = site.traffic.find_shadow("n")
+    assert found == (Shadow("version:2"), "call")
+    assert site.traffic.compared_with("n", 2) == (0, 0)
+    site.traffic.set_file({"n": FileSetting(shadow=Shadow("version:3"))})
+    with pytest.raises(InvalidArgument, match="the shadow of model 'n' is in the file"):
+        await site.traffic.set_shadow("n", None)
+    # The file has no weights of it.
+    await site.traffic.set("n", PLAIN)
+    assert site.traffic.refresh_shadows() == ModelShadows((("n", Shadow("version:3").text()),))
+    assert site.traffic.compared_with("n", 2) is None
+    site.traffic.set_file({})
+    await site.traffic.set_shadow("n", None)
+    found = site.traffic.find_shadow("n")
+    assert found == (Shadow("model:e"), "configuration")
+    assert [event[0] for event in site.events] == ["shadow"] * 2 + ["traffic"] + ["shadow"] * 2
+
+
+def test_the_file_has_weights_and_shadows(tmp_path: Path) -> None:
+    path = tmp_path / "traffic.json"
+    path.write_text(
+        '{"m": {"weights": {"1": 1}, "shadow": {"to": "version:2"}}, "n": {"shadow": {"to":'
+        ' "model:m", "percent": 0}}, "o": {"weights": {"1": 1}}}'
+    )
+    assert read_traffic_file(str(path)) == {
+        "m": FileSetting(PLAIN, Shadow("version:2")),
+        "n": FileSetting(None, Shadow("model:m", percent=0)),
+        "o": FileSetting(PLAIN),
+    }
 
 
 def test_the_later_of_two_schedulers_settings_counts() -> None:
@@ -139,6 +183,10 @@ def test_the_later_of_two_schedulers_settings_counts() -> None:
         ("[" * 100_000, "nested too deeply"),
         ('{"m": {"weights": {"1": 1}}, "m": {}}', "occurs twice"),
         ('{"m": {"weights": {"1": 0}}, "n": 3}', "model 'm': .*; model 'n': "),
+        ('{"m": {"shadow": {"to": "version:0"}}}', "model 'm': shadow: expected to be version"),
+        ('{"m": {"shadow": {"to": "model:m"}}}', "no shadow of itself"),
+        ('{"m": {"shadow": null}}', "shadow: expected an object"),
+        ('{"m": {"shadow": {"to": "version:2"}, "by": "principal"}}', "expected weights"),
     ],
 )
 def test_a_wrong_file_is_refused_with_all_reasons(tmp_path: Path, text: str, reason: str) -> None:

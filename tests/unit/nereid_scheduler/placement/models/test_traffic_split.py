@@ -16,7 +16,7 @@ from nereid_gateway.core.access.caller_keys import CallerKeys
 from nereid_gateway.core.client_request import ClientRequest
 from nereid_gateway.core.request_head import HeadReader
 from nereid_scheduler.core.models.text_files import NO_TEXT_FILES, TextFiles
-from nereid_scheduler.core.models.traffic_table import TrafficSetting
+from nereid_scheduler.core.models.traffic_table import FileSetting, TrafficSetting
 from nereid_scheduler.placement.models.catalogue import Catalogue, ServedVersion
 from nereid_scheduler.placement.models.traffic_split import find_split
 from nereid_scheduler.versions.model_version import ModelVersion
@@ -260,7 +260,7 @@ async def test_the_configuration_has_traffic_that_calls_and_files_replace() -> N
     table.apply("m", TrafficSetting(make_traffic({1: 2}), 5))
     assert found() == ("1=2", "call")
     assert not table.apply("m", TrafficSetting(make_traffic({1: 3}), 5))
-    table.file = {"m": make_traffic({1: 4})}
+    table.file = {"m": FileSetting(make_traffic({1: 4}))}
     assert found() == ("1=4", "file")
     table.file = {}
     table.apply("m", table.next_setting("m", None, 1))
