@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
+from nereid.cli.time_limit import call_within
 from nereid.rpc.net.address import authority_of, host_and_port, unix_path
 from nereid.rpc.net.dialing import connect
 
@@ -59,12 +61,15 @@ def _response(address: str, path: str) -> bytes:
     host = authority_of(address)
     request = f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
     received = b""
-    try:
+
+    def read() -> None:
+        nonlocal received
         with connect(address, _TIMEOUT_S) as connection:
             connection.sendall(request.encode())
             while len(received) < _MAX_BYTES and (data := connection.recv(_MAX_BYTES)):
                 received += data
-    except (OSError, ValueError):
-        # The bytes before a reset or a pause may be enough.
-        pass
+
+    # The bytes before a reset or a pause may be enough.
+    with suppress(OSError, ValueError):
+        call_within(_TIMEOUT_S, read)
     return received

@@ -10,8 +10,9 @@ import re
 from abc import ABC, abstractmethod
 from datetime import datetime
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from nereid.object_store.bounds import BoundedRequests
 from nereid.object_store.errors import (
     AccessRefusedError,
     MissingObjectError,
@@ -50,15 +51,10 @@ _REFUSALS: Final = frozenset(
 )
 _CHANGES: Final = frozenset({"ResourceModifiedError"})
 _REFUSED_STATUSES: Final = (401, 403)
-_REDIRECTS: Final = (301, 302, 303, 307, 308)
 # S3 sends this header in a redirect to a bucket's own region.
 _REGION: Final = "x-amz-bucket-region"
-# Otherwise a listing could continue after nobody waits for it any more.
-_MAX_LISTING_S: Final = 600.0
-# A page has 1000 objects. What a store lists is kept in memory.
-_MAX_PAGES: Final = 1000
-# Key in botocore's context for one page of a listing. Value: token at which it begins, and number.
-_PAGE: Final = "nereid_page"
+# Otherwise an operation could continue after nobody waits for it any more.
+_MAX_OPERATION_S: Final = 600.0
 
 
 class _Package(NamedTuple):
@@ -83,26 +79,25 @@ class Chunk(NamedTuple):
 class StoreFiles(ABC):
     """A store's fsspec file system."""
 
-    # Extra arguments for listing calls.
-    _limits: ClassVar[Mapping[str, float]] = {}
-
     def __init__(self, file_system: Any) -> None:
         self._fs = file_system
 
     def find(self, path: str) -> dict[str, Mapping[str, Any]]:
         """Return fsspec's information about all objects below a path, by the objects' paths."""
-        objects: dict[str, Mapping[str, Any]] = self._fs.find(path, detail=True, **self._limits)
+        objects: dict[str, Mapping[str, Any]] = self._fs.find(
+            path, detail=True, timeout=_MAX_OPERATION_S
+        )
         return objects
 
     def folder_names(self, path: str) -> list[str]:
         """Return the names of the folders in a path, sorted."""
-        entries = self._fs.ls(path, detail=True, **self._limits)
+        entries = self._fs.ls(path, detail=True, timeout=_MAX_OPERATION_S)
         folders = [entry["name"].rstrip("/") for entry in entries if entry["type"] == "directory"]
         return sorted(folder.rpartition("/")[2] for folder in folders)
 
     def require(self, path: str) -> None:
         """Raise FileNotFoundError unless a bucket or folder exists."""
-        self._fs.info(path)
+        self._fs.info(path, timeout=_MAX_OPERATION_S)
 
     def forget_listings(self) -> None:
         """Drop cached listings, so that the next listing asks the store."""
@@ -121,46 +116,17 @@ class NoListingError(Exception):
     """A response is no listing, such as a proxy's page with a success status."""
 
 
-class RedirectError(Exception):
-    """A store leads to another place."""
-
-
-class ListingPages:
-    """Checks of the pages of one session's listings, by botocore's handlers."""
-
-    def __init__(self) -> None:
-        # Key: the token of a page that was not asked for yet. Value: its number in its listing.
-        self._numbers: dict[str, int] = {}
-
-    def on_request(self, params: Mapping[str, Any], context: dict[str, Any], **_: object) -> None:
-        """Record which page is asked for, before a ListObjectsV2 request."""
-        token = params.get("ContinuationToken", "")
-        context[_PAGE] = token, self._numbers.pop(token, 1)
-
-    def on_response(
-        self, parsed: Mapping[str, Any], context: Mapping[str, Any], **_: object
-    ) -> None:
-        """Check a page, after a ListObjectsV2 response; raise NoListingError.
-
-        botocore takes any XML document for an empty bucket, and follows pages without end.
-        """
-        if parsed["ResponseMetadata"]["HTTPStatusCode"] != HTTPStatus.OK:
-            return
-        if "IsTruncated" not in parsed:
-            raise NoListingError("the response is no listing")
-        begin, number = context.get(_PAGE, ("", 1))
-        if token := parsed.get("NextContinuationToken"):
-            if token == begin:
-                raise NoListingError("the listing does not end: a page names itself as the next")
-            if number == _MAX_PAGES:
-                raise NoListingError(f"the listing does not end: more than {_MAX_PAGES} pages")
-            self._numbers[token] = number + 1
+def _check_page(parsed: Mapping[str, Any], **_: object) -> None:
+    """Raise NoListingError for a ListObjectsV2 response that botocore takes for an empty bucket."""
+    if (
+        parsed["ResponseMetadata"]["HTTPStatusCode"] == HTTPStatus.OK
+        and "IsTruncated" not in parsed
+    ):
+        raise NoListingError("the response is no listing")
 
 
 class S3Files(StoreFiles):
     """Files in S3, accessed through s3fs."""
-
-    _limits: ClassVar[Mapping[str, float]] = {"timeout": _MAX_LISTING_S}
 
     def describe(self, info: Mapping[str, Any]) -> StoredObject:
         """Return the description of an object. Its ETag may be the MD5 of its content."""
@@ -183,11 +149,11 @@ class S3Files(StoreFiles):
             )
             body = response["Body"]
             try:
-                return response, await _read_at_most(body, end - start)
+                return response, await body.read()
             finally:
                 body.close()
 
-        response, content = sync(fs.loop, get)
+        response, content = sync(fs.loop, get, timeout=_MAX_OPERATION_S)
         # Not every S3-compatible store supports If-Match, so compare the ETag here.
         tag = _etag(response)
         if not tag and stored.tag.startswith(_DATE):
@@ -223,15 +189,6 @@ def _without_tag(info: Mapping[str, Any], date: str, md5: str = "") -> str:
     return tag
 
 
-async def _read_at_most(body: Any, size: int) -> bytes:
-    """Read at most size + 1 bytes: a store may ignore the range and send everything."""
-    pieces, left = [], size + 1
-    while left and (piece := await body.read(left)):
-        pieces.append(piece)
-        left -= len(piece)
-    return b"".join(pieces)
-
-
 class GcsFiles(StoreFiles):
     """Files in Google Cloud Storage, accessed through gcsfs."""
 
@@ -245,9 +202,12 @@ class GcsFiles(StoreFiles):
         """Return bytes of the listed generation of the object."""
         which = {} if stored.tag.startswith(_SUBSTITUTES) else {"generation": stored.tag}
         try:
-            return Chunk(self._fs.cat_file(path, start=start, end=end, **which))
+            content = self._fs.cat_file(
+                path, start=start, end=end, timeout=_MAX_OPERATION_S, **which
+            )
         except FileNotFoundError:
             raise ObjectChangedError(f"gs://{path} has changed since it was listed") from None
+        return Chunk(content)
 
 
 class AzureFiles(StoreFiles):
@@ -277,7 +237,7 @@ class AzureFiles(StoreFiles):
                 content: bytes = await stream.readall()
                 return content
 
-        return Chunk(sync(fs.loop, get))
+        return Chunk(sync(fs.loop, get, timeout=_MAX_OPERATION_S))
 
 
 def missing_package(url: StoreUrl) -> str:
@@ -300,8 +260,13 @@ def open_files(url: StoreUrl, environ: Mapping[str, str]) -> StoreFiles:
         if url.scheme == S3:
             return S3Files(module.S3FileSystem(**common, **_s3_arguments(access)))
         if url.scheme == GCS:
-            return GcsFiles(module.core.GCSFileSystem(**common, **access.arguments))
-        return AzureFiles(module.AzureBlobFileSystem(**common, **_azure_arguments(access)))
+            session = {"middlewares": (BoundedRequests(),)}
+            return GcsFiles(
+                module.core.GCSFileSystem(**common, session_kwargs=session, **access.arguments)
+            )
+        files = module.AzureBlobFileSystem(**common, **_azure_arguments(access))
+        _bound_azure(files)
+        return AzureFiles(files)
     except CredentialError as error:
         raise AccessRefusedError(str(error)) from error
     except Exception as error:
@@ -314,36 +279,43 @@ def _s3_arguments(access: StoreAccess) -> dict[str, Any]:
     # Suppress aiobotocore's line about the source of the credentials.
     logging.getLogger("aiobotocore.credentials").setLevel(logging.WARNING)
     session = sessions.AioSession(profile=arguments.pop("profile", None))
-    pages = ListingPages()
-    session.register("before-parameter-build.s3.ListObjectsV2", pages.on_request)
-    session.register("after-call.s3.ListObjectsV2", pages.on_response)
-    config = {**arguments.pop("config_kwargs", {}), "http_session_cls": _direct_session()}
+    session.register("after-call.s3.ListObjectsV2", _check_page)
+    config = {**arguments.pop("config_kwargs", {}), "http_session_cls": _bounded_session()}
     return {**arguments, "session": session, "config_kwargs": config}
 
 
-def _direct_session() -> type[Any]:
-    """Return aiobotocore's HTTP session, without redirects, which botocore does not follow either.
-
-    A store could lead to what only this host reaches, and a session token would go there, too.
-    """
+def _bounded_session() -> type[Any]:
+    """Return aiobotocore's HTTP session with bounds; botocore itself reads S3's redirects."""
     http = importlib.import_module("aiobotocore.httpsession")
+    options = {"allow_redirects": False, "middlewares": (BoundedRequests(_REGION),)}
 
-    class DirectRequests(NamedTuple):
+    class Requests(NamedTuple):
         session: Any
 
-        async def request(self, *arguments: Any, **options: Any) -> Any:
-            response = await self.session.request(*arguments, allow_redirects=False, **options)
-            # Without the header, botocore asks for the region again and again.
-            if response.status in _REDIRECTS and _REGION not in response.headers:
-                response.close()
-                raise RedirectError(f"the store redirects ({response.status}) to no region")
-            return response
+        async def request(self, *arguments: Any, **more: Any) -> Any:
+            return await self.session.request(*arguments, **options, **more)
 
-    class DirectSession(http.AIOHTTPSession):  # type: ignore[misc,name-defined]
-        async def _get_session(self, proxy_url: str | None) -> DirectRequests:
-            return DirectRequests(await super()._get_session(proxy_url))
+    class BoundedSession(http.AIOHTTPSession):  # type: ignore[misc,name-defined]
+        async def _get_session(self, proxy_url: str | None) -> Requests:
+            return Requests(await super()._get_session(proxy_url))
 
-    return DirectSession
+    return BoundedSession
+
+
+def _bound_azure(file_system: Any) -> None:
+    """Give adlfs's file system a session with bounds, for which it has no argument."""
+    from fsspec.asyn import sync  # noqa: PLC0415
+
+    http = importlib.import_module("aiohttp")
+
+    async def open_session() -> Any:
+        # As azure.core's own, but aiohttp decompresses, because it does so in small pieces.
+        return http.ClientSession(
+            trust_env=True, cookie_jar=http.DummyCookieJar(), middlewares=(BoundedRequests(),)
+        )
+
+    transport = file_system.service_client._pipeline._transport  # noqa: SLF001
+    transport.session = sync(file_system.loop, open_session)
 
 
 def _azure_arguments(access: StoreAccess) -> dict[str, Any]:

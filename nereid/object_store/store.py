@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from nereid.core.files.model_folders import may_be_model
-from nereid.object_store.errors import AccessRefusedError
+from nereid.object_store.bounds import operation
+from nereid.object_store.errors import AccessRefusedError, StoreError
 from nereid.object_store.file_systems import open_files, store_error
 from nereid.object_store.plans.listing import ModelListing, is_plain_key, split_into_models
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
+# GCS and Azure list up to 5000 objects in a page.
+_MAX_PAGE_BYTES: Final = 32 << 20
 
 
 class _Found(NamedTuple):
@@ -67,11 +70,16 @@ class ObjectStore:
     def read(self, key: str, stored: StoredObject, start: int, end: int) -> Chunk:
         """Return bytes start to end - 1 of an object; may raise ObjectChangedError."""
         path = f"{self.url.path}/{key}"
-        return self._call(f"{self.url}/{key}", lambda files: files.read(path, stored, start, end))
+        return self._call(
+            f"{self.url}/{key}", lambda files: files.read(path, stored, start, end), end - start
+        )
 
     def read_whole(self, key: str, stored: StoredObject) -> bytes:
         """Return the whole content of a small object."""
-        return self.read(key, stored, 0, stored.size).content if stored.size else b""
+        content = self.read(key, stored, 0, stored.size).content if stored.size else b""
+        if len(content) != stored.size:
+            raise StoreError(f"{self.url}/{key}: received {len(content)} bytes of {stored.size}")
+        return content
 
     def _list(self, path: str) -> _Found:
         def find(files: StoreFiles) -> _Found:
@@ -91,10 +99,16 @@ class ObjectStore:
 
         return self._call(self.url.text, find)
 
-    def _call(self, what: str, call: Callable[[StoreFiles], _Result]) -> _Result:
+    def _call(
+        self,
+        what: str,
+        call: Callable[[StoreFiles], _Result],
+        response_bytes: int = _MAX_PAGE_BYTES,
+    ) -> _Result:
         files = self._open()
         try:
-            return call(files)
+            with operation(response_bytes):
+                return call(files)
         except Exception as error:
             known = store_error(what, error)
             if not isinstance(known, AccessRefusedError):
@@ -102,7 +116,8 @@ class ObjectStore:
         # The credentials may have been replaced, so open the store once more.
         files = self._open(refused=files)
         try:
-            return call(files)
+            with operation(response_bytes):
+                return call(files)
         except Exception as error:
             raise store_error(what, error) from error
 

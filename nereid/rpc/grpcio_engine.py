@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from nereid.rpc.grpc.handlers import Handlers, StreamHandler
     from nereid.rpc.net.shared_ports import InheritedPort
-    from nereid.rpc.net.tls_files import Tls
+    from nereid.rpc.net.tls_files import Pems, Tls
 
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 _FOREVER_S = 1 << 30
@@ -104,8 +104,12 @@ class GrpcioServer:
 
 
 def _credentials(tls: Tls) -> grpc.ServerCredentials:
-    """Return TLS credentials. grpc asks for a renewed configuration at every handshake."""
+    """Return TLS credentials. grpc asks for a renewed configuration at every handshake.
+
+    Raises OSError if the root file has revocation lists, which grpc does not read.
+    """
     used = tls.pems()
+    _refuse_revocation_lists(used)
 
     def configuration() -> grpc.ServerCertificateConfiguration:
         root = used.root if tls.mutual else None
@@ -116,6 +120,7 @@ def _credentials(tls: Tls) -> grpc.ServerCredentials:
         now = tls.pems()
         if now is used:
             return None
+        _refuse_revocation_lists(now)
         used = now
         return configuration()
 
@@ -124,6 +129,11 @@ def _credentials(tls: Tls) -> grpc.ServerCredentials:
         renewed,  # type: ignore[arg-type]  # documented: None keeps the last configuration
         require_client_authentication=tls.mutual,
     )
+
+
+def _refuse_revocation_lists(pems: Pems) -> None:
+    if b"-----BEGIN X509 CRL-----" in pems.root:
+        raise OSError("grpcio's engine cannot read the revocation lists in the root certificates")
 
 
 def _arguments(options: ServerOptions, pings: PingRules) -> list[tuple[str, int]]:

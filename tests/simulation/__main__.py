@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.simulation.virtual_time import Clock
 from tests.simulation.processes import MeshLoop
 from tests.simulation.randomness import Randomness, require_fixed_hashes
+from tests.simulation.wall_clocks import WallClocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,12 +33,14 @@ def main() -> None:
     parser.add_argument("--bug", default="", help="have this one (tests/simulation/bugs.py)")
     parser.add_argument("--json", action="store_true", help="print each outcome as a line of JSON")
     parser.add_argument("--first", action="store_true", help="end when one has found something")
+    parser.add_argument("--clocks", action="store_true", help="set all clocks by hours at times")
     given = parser.parse_args()
     require_fixed_hashes()
     logging.getLogger("nereid").setLevel(logging.WARNING)
     logging.getLogger().addHandler(logging.NullHandler())
-    clock, randomness = Clock(), Randomness()
+    clock, wall_clocks, randomness = Clock(), WallClocks(), Randomness()
     clock.install()
+    wall_clocks.install()
     randomness.install()
     # It imports the services, which bind their clocks then.
     mesh = importlib.import_module("tests.simulation.mesh")
@@ -47,9 +50,12 @@ def main() -> None:
         randomness.start(seed)
         choices = random.Random(seed)
         loop = MeshLoop(clock, choices)
+        if given.clocks:
+            wall_clocks.start(loop, seed)
         options = {"bug": given.bug, "story": given.story}
         work = mesh.simulate(clock, choices, seed, given.minutes * 60, **options)
-        return loop.run_until_complete(work), time.process_time() - began_s
+        outcome = loop.run_until_complete(work)
+        return outcome, time.process_time() - began_s, wall_clocks.wrong
 
     found, cpu_s, simulated_s, requests = 0, 0.0, 0.0, 0
     totals: dict[str, Counter[str]] = {
@@ -58,14 +64,14 @@ def main() -> None:
         "events": Counter(),
     }
     for seed in range(given.seed, given.seed + given.seeds):
-        outcome, took_s = _in_child(partial(simulate, seed))
+        outcome, took_s, wrong_times = _in_child(partial(simulate, seed))
         cpu_s += took_s
         simulated_s += outcome.simulated_s
         requests += outcome.requests
         for name, total in totals.items():
             total.update(getattr(outcome, name))
         if given.json:
-            print(json.dumps(vars(outcome)), flush=True)
+            print(json.dumps({**vars(outcome), "wrong_times": wrong_times}), flush=True)
             if outcome.violations and given.first:
                 break
             continue

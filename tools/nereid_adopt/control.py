@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.core.errors import InvalidArgument, NereidError, Unavailable
+from nereid.core.files.json_document import parse_document
 from nereid.rpc.net.binding import UnixClaim, bind_unix
 from nereid_adopt.calls.traffic import MAX_WEIGHT
 
@@ -65,10 +66,11 @@ class ControlSocket:
             self._claim.release()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, ValueError, asyncio.IncompleteReadError):
+        not_a_line = (asyncio.IncompleteReadError, asyncio.LimitOverrunError)
+        with suppress(OSError, ValueError, *not_a_line):
             line = await reader.readuntil(b"\n")
             try:
-                reply = await self._reply(json.loads(line))
+                reply = await self._reply(parse_document(line))
             except NereidError as error:
                 reply = {"refused": error.message}
             writer.write(json.dumps(reply).encode() + b"\n")
@@ -77,7 +79,7 @@ class ControlSocket:
 
     async def _reply(self, question: Any) -> dict[str, Any]:
         match question:
-            case {"turn": int(weight)} if 0 <= weight <= MAX_WEIGHT:
+            case {"turn": int(weight)} if type(weight) is int and 0 <= weight <= MAX_WEIGHT:
                 self._turn(weight)
                 return {"weight": weight}
             case {"report": True}:

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from nereid.cli.time_limit import PIECES, call_within
 from nereid.config.settings_reader import read_shared_settings, settings_argv, settings_parser
 from nereid.core.terminal import log_to_terminal, print_error, print_lines
 from nereid_analyze.checkpoint import Checkpoint, CheckpointError, recorded
@@ -240,8 +241,12 @@ class _Run:
         try:
             if not url.startswith(("http://", "https://")):
                 raise OSError(f"'{url}': expected host:port/path")
-            with urllib.request.urlopen(url, timeout=_LOOK_S):  # noqa: S310
-                return url
+
+            def look() -> None:
+                urllib.request.urlopen(url, timeout=_LOOK_S).close()  # noqa: S310
+
+            call_within(PIECES * _LOOK_S, look)
+            return url
         except OSError as error:
             print_lines([f"No metrics of the server: {url}: {error}"])
             return ""

@@ -13,6 +13,7 @@ from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
+from nereid.cli.time_limit import PIECES, call_within
 from nereid.cli.wrong_port import HTTP, METRICS, wrong_port
 from nereid.core.files.json_document import MAX_BYTES, MAX_ERROR_BYTES, error_text, parse_document
 from nereid.core.terminal import print_error
@@ -158,14 +159,19 @@ class Server:
         context = None
         if url.startswith("https:"):
             context = ssl.create_default_context(cafile=self.ca_file or None)
+
+        def exchange() -> tuple[int, bytes]:
+            try:
+                with urllib.request.urlopen(  # noqa: S310
+                    request, timeout=self.timeout_s, context=context
+                ) as response:
+                    return response.status, response.read(max_bytes)
+            except urllib.error.HTTPError as error:
+                with error:
+                    return error.code, error.read(MAX_ERROR_BYTES)
+
         try:
-            with urllib.request.urlopen(  # noqa: S310
-                request, timeout=self.timeout_s, context=context
-            ) as response:
-                return response.status, response.read(max_bytes)
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read(MAX_ERROR_BYTES)
+            return call_within(PIECES * self.timeout_s, exchange)
         except (OSError, HTTPException) as error:
             reason = getattr(error, "reason", error)
             text = f"cannot be asked: {reason}"
@@ -202,7 +208,7 @@ def add_server_arguments(parser: CommandParser, timeout_s: float) -> None:
     )  # fmt: skip
     timeout = add(
         "--timeout", type=float, default=timeout_s, metavar="S",
-        help=f"for each response (default: {timeout_s:g})",
+        help=f"for each part of a response; a whole one has ten times (default: {timeout_s:g})",
     )  # fmt: skip
     parser.hide(protocol, ca_file, timeout)
 

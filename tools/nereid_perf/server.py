@@ -12,6 +12,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import quote
 
+from nereid.cli.time_limit import PIECES, call_within
 from nereid.cli.wrong_port import GRPC, HTTP, wrong_port
 from nereid.core.files.json_document import MAX_BYTES, error_text, parse_document
 from nereid.model_config.render import message_json
@@ -207,6 +208,17 @@ class Server:
     def _exchange(
         self, method: str, path: str, body: dict[str, Any] | None = None
     ) -> tuple[int, bytes]:
+        try:
+            return call_within(
+                PIECES * self._timeout_s, lambda: self._exchange_once(method, path, body)
+            )
+        except (OSError, http.client.HTTPException) as error:
+            failure = ServerError(f"cannot ask {self.endpoint.address}: {reason(error)}")
+            raise self._explained(failure) from error
+
+    def _exchange_once(
+        self, method: str, path: str, body: dict[str, Any] | None
+    ) -> tuple[int, bytes]:
         endpoint = self.endpoint
         content = None if body is None else json.dumps(body).encode()
         connection = http.client.HTTPConnection(authority_of(endpoint.address))
@@ -216,9 +228,6 @@ class Server:
             connection.request(method, path, content, dict(endpoint.headers))
             response = connection.getresponse()
             return response.status, response.read(MAX_BYTES + 1)
-        except (OSError, http.client.HTTPException) as error:
-            failure = ServerError(f"cannot ask {endpoint.address}: {reason(error)}")
-            raise self._explained(failure) from error
         finally:
             connection.close()
 

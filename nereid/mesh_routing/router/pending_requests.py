@@ -327,8 +327,11 @@ class PendingRequests:
             except SegmentLostError as error:
                 if self._retry_lost(pending, response, error):
                     return False
-                self.cancel(request.id)  # further responses may follow
-                response = self._tensors.lost_response(response)
+                response = self._lose_response(pending, response)
+            except Exception:
+                extra = request_log_extra(request.request_id, request.trace_context)
+                _log.exception("a response could not be opened", extra=extra)
+                response = self._lose_response(pending, response)
         if request.lease is not None and not response.more:
             in_use = response.inputs_in_use or request.resent
             if response.error is None and not pending.responses and not in_use:
@@ -338,6 +341,11 @@ class PendingRequests:
             request.payloads = []
         _deliver(pending, response)
         return True
+
+    def _lose_response(self, pending: PendingRequest, response: InferResponse) -> InferResponse:
+        """Return the error in place of a response, and cancel those that may follow."""
+        self.cancel(pending.request.id)
+        return self._tensors.lost_response(response)
 
     def _retry_lost(
         self, pending: PendingRequest, response: InferResponse, error: SegmentLostError

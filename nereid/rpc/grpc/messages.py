@@ -240,6 +240,10 @@ class MessageReader(Generic[M]):
                         messages += 1
                         continue
                 start = self._read_piece(stream, data, start, stop)
+        except MemoryError:
+            stream.partial_message = None
+            error = RpcError(Status.RESOURCE_EXHAUSTED, "not enough memory for the message")
+            self._handler.on_bad_message(stream, error)
         except RpcError as error:
             stream.partial_message = None
             # The traceback would keep the received data in memory.

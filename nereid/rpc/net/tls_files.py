@@ -37,7 +37,11 @@ class Pems(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TlsFiles:
-    """Paths of our certificate, its key, and the trusted authorities; "" means no file."""
+    """Paths of our certificate, its key, and the trusted authorities; "" means no file.
+
+    Where `root` has revocation lists beside certificates, a peer whose certificate is on its
+    authority's list, or whose authority has no current list there, is refused.
+    """
 
     cert: str = ""
     key: str = ""
@@ -67,6 +71,8 @@ class TlsFiles:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         # Newer Pythons refuse certificates that other TLS libraries (grpcio) accept.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        if self.root and context.cert_store_stats()["crl"]:
+            context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
         context.set_alpn_protocols([self.alpn])
         if self.cert:
             # The empty password keeps OpenSSL from asking on the terminal.

@@ -72,6 +72,7 @@ class RedisStore:
         self._expiry_timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._last_error = ""
+        self._last_refusal = ""
         self.usage = CacheUsage()
 
     def exchange(
@@ -192,6 +193,7 @@ class RedisStore:
         stored, results = iter(all_results[:stores]), iter(all_results[stores:])
         took_ns = time.perf_counter_ns() - started_ns
         error: Exception | None = None
+        refusal: Exception | None = None
         for exchange in exchanges:
             if exchange.lookups:
                 self.usage.lookup_ns += took_ns * len(exchange.lookups)
@@ -201,8 +203,10 @@ class RedisStore:
             if exchange.stores:
                 self.usage.store_ns += took_ns * len(exchange.stores)
                 replies = [next(stored) for _ in exchange.stores]
-                error = self._finish_stores(exchange, replies) or error
+                refusal = self._finish_stores(exchange, replies) or refusal
         self._log_change(error)
+        if stores:
+            self._log_refusal(refusal)
 
     def _name(self, key: bytes) -> bytes:
         return self._prefix + key.hex().encode()
@@ -257,6 +261,17 @@ class RedisStore:
         else:
             _log.info("Redis works again; responses are cached")
         self._last_error = text
+
+    def _log_refusal(self, error: Exception | None) -> None:
+        """Log once that Redis, which may be full, begins to refuse values, or takes them."""
+        text = "" if error is None else f"{type(error).__name__}: {error}"
+        if text == self._last_refusal:
+            return
+        if text:
+            _log.warning("Redis takes no values; earlier ones are still found: %s", text)
+        else:
+            _log.info("Redis takes values again")
+        self._last_refusal = text
 
 
 def _report_found(exchange: _Exchange, results: list[LookupResult]) -> None:

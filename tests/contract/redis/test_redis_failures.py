@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import re
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,6 +16,7 @@ from nereid.core.wire.cache_messages import CacheLookup, CacheStore, LookupResul
 from nereid_cache.cache_config import RedisConfig
 from nereid_cache.redis_client import make_client
 from nereid_cache.redis_store import RedisOptions, RedisStore
+from nereid_cache.service import make_state
 from tests.support.peers.redis_server import RedisServer, redis_server
 from tests.support.peers.response_stores import (
     SLACK_S,
@@ -58,6 +61,56 @@ async def test_waiting_exchanges_are_bounded(tmp_path: Path) -> None:
             store.exchange([], [CacheStore(b"a", b"x" * 11)], found.append)
             assert store.usage.failures == 3
             assert await look_up(store, b"a") == [None]
+
+
+@time_limited
+async def test_a_full_redis_finds_what_it_has_and_says_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    with redis_server(tmp_path) as server:
+        async with open_store_at(RedisConfig(url=server.url)) as store:
+            await store_values(store, CacheStore(b"a", b"1"))
+            # As by a tenant who fills it, without a policy that evicts.
+            assert server.command("CONFIG", "SET", "maxmemory", "1").startswith(b"+OK")
+            for _ in range(3):
+                await store_values(store, CacheStore(b"b", b"2"))
+                assert await look_up(store, b"a", b"b") == [b"1", None]
+            assert store.usage.failures == 3
+            assert server.command("CONFIG", "SET", "maxmemory", "0").startswith(b"+OK")
+            await store_until_found(store, b"b", b"2")
+    changes = [line for line in caplog.messages if "Redis" in line]
+    assert len(changes) == 2
+    assert "takes no values; earlier ones are still found: OutOfMemoryError" in changes[0]
+    assert changes[1] == "Redis takes values again"
+
+
+@time_limited
+async def test_the_user_of_the_page_may_do_what_the_cache_does_and_no_more(tmp_path: Path) -> None:
+    page = Path(__file__).parents[3] / "docs/operators/cache.md"
+    (rule,) = re.findall(r"^ACL SETUSER .*$", page.read_text(), re.MULTILINE)
+    with redis_server(tmp_path) as server:
+        assert server.command(*rule.split()).startswith(b"+OK")
+        url = server.url.replace("//", "//nereid:PASSWORD@", 1)
+        config = RedisConfig(url=url, namespace="shared")
+        async with open_store_at(config) as store:
+            await store_values(store, CacheStore(b"a", b"1"))
+            assert await look_up(store, b"a", b"b") == [b"1", None]
+        state = make_state(config)
+        assert state is not None
+        server.command("SET", "shared:nereid-state:{mesh}", "another type")
+        assert await state.read_all("mesh") == {}
+        name = "0" * 32
+        assert await state.write("mesh", name, b"1\n", b"", {"aa": b"a"})
+        assert await state.read("mesh", name) == b"1\n"
+        assert await state.read_files("mesh", name, ["aa"]) == {"aa": b"a"}
+        await state.set_aside("mesh", name)
+        assert await state.write("mesh", name, b"", b"", {})
+        await state.close()
+        async with open_store_at(RedisConfig(url=url, namespace="others")) as others:
+            await store_values(others, CacheStore(b"a", b"1"))
+            # The store, and the lookup after it.
+            assert others.usage.failures == 2
 
 
 @time_limited

@@ -158,6 +158,61 @@ async def test_certificates_of_another_time_are_refused_until_they_are_renewed(
         assert await echo(address, known) == b"x"
 
 
+async def test_revoked_certificates_are_refused_once_a_list_names_them(
+    site: Site, ours: Authority, theirs: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    os.utime(ours.root, (1, 1))
+    stolen = ours.identity("client", files="stolen")
+    known = ours.identity("client", files="known")
+    trusted = Path(ours.root).read_bytes()
+    roots = Path(ours.root).with_name("roots.pem")
+
+    def list_revoked(content: bytes, age_s: int) -> None:
+        roots.write_bytes(content)
+        os.utime(roots, (1, age_s))
+
+    list_revoked(trusted + ours.revoke(), 90)
+    server = side(ours.identity(), str(roots), server=True)
+    async with serving("own", site, tls=server) as (_, address):
+        # With tickets for later sessions, if the server gives any.
+        thief = side(stolen, ours.root)
+        assert await echo(address, thief) == await echo(address, side(known, ours.root)) == b"x"
+        list_revoked(trusted + ours.revoke(stolen), 80)
+        with pytest.raises(RpcError, match="refused our certif"):
+            await echo(address, thief)
+        await until(lambda: "certificate revoked" in caplog.text)
+        assert await echo(address, side(known, ours.root)) == b"x"
+        # A list that nobody renews protects from nothing.
+        list_revoked(trusted + ours.revoke(days=-1), 70)
+        with pytest.raises(RpcError, match="refused our certif"):
+            await echo(address, side(known, ours.root))
+        # A foreign list is not the authority's.
+        list_revoked(trusted + theirs.revoke(), 60)
+        with pytest.raises(RpcError, match="refused our certif"):
+            await echo(address, side(known, ours.root))
+        list_revoked(trusted, 50)
+        assert await echo(address, thief) == b"x"
+
+
+async def test_a_client_refuses_a_revoked_server(site: Site, ours: Authority) -> None:
+    server = ours.identity()
+    roots = Path(ours.root).with_name("roots.pem")
+    roots.write_bytes(Path(ours.root).read_bytes() + ours.revoke(server))
+    async with serving("own", site, tls=side(server, server=True)) as (_, address):
+        with pytest.raises(RpcError, match="certificate verify failed: certificate revoked"):
+            await echo(address, side(None, str(roots)))
+        assert await echo(address, side(None, ours.root)) == b"x"
+
+
+async def test_grpcio_reads_no_revocation_lists(site: Site, ours: Authority) -> None:
+    identity = ours.identity()
+    roots = Path(ours.root).with_name("roots.pem")
+    roots.write_bytes(Path(ours.root).read_bytes() + ours.revoke())
+    with pytest.raises(OSError, match="cannot read the revocation lists"):
+        async with serving("grpcio", site, tls=side(identity, str(roots), server=True)):
+            pass
+
+
 async def test_certificates_renewed_under_load_fail_no_call(
     site: Site, ours: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:

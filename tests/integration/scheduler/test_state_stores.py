@@ -198,6 +198,23 @@ async def test_a_redis_that_is_full_away_or_back(tmp_path: Path) -> None:
             await store.write(NAME, OLD, b"", {})
 
 
+async def test_a_damaged_record_in_a_full_redis_keeps_no_scheduler_from_starting(
+    tmp_path: Path,
+) -> None:
+    with redis_server(tmp_path) as server:
+        async with cache_at(server.url) as channel:
+            recorder = StateRecorder(CacheStore(channel, "mesh"), SECRET)
+            await recorder.read()
+            recorder.put("model/m", {"n": 1})
+            await recorder.written("model/m")
+            await recorder.close()
+            assert server.command("HSET", KEY, record_name("model/n"), "x").startswith(b":1")
+            fill(server)
+            following = StateRecorder(CacheStore(channel, "mesh"), SECRET)
+            assert await following.read() == {"model/m": {"n": 1}}
+            await following.close()
+
+
 def fill(server: RedisServer) -> None:
     assert server.command("CONFIG", "SET", "maxmemory", "1").startswith(b"+OK")
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Self
 
-from nereid.core.wire.messages import Cancel, InferRequest, Release
+from nereid.core.errors import Unavailable
+from nereid.core.wire.messages import Cancel, ErrorStatus, InferRequest, InferResponse, Release
 from nereid.mesh_routing.router.router import Callbacks
 from nereid.shm.mappings import SegmentLostError
 
@@ -68,6 +69,8 @@ class UnsharedTensors:
         self.made_inline: list[InferRequest] = []
         # True if the segments of all responses are lost.
         self.lost = False
+        # True if there is no memory to open them.
+        self.full = False
 
     def on_scheduler_domain(self, domain: str) -> None:
         """Do nothing."""
@@ -76,8 +79,11 @@ class UnsharedTensors:
         self.made_inline.append(request)
 
     def open_response(self, response: InferResponse) -> None:
+        if self.full:
+            raise MemoryError
         assert self.lost, response
         raise SegmentLostError("gone")
 
     def lost_response(self, response: InferResponse) -> InferResponse:
-        raise AssertionError(response)
+        assert self.full, response
+        return InferResponse(response.id, error=ErrorStatus(Unavailable.code, "lost"))

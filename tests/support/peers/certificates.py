@@ -11,8 +11,13 @@ from pathlib import Path
 import trustme
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from cryptography.x509.oid import NameOID
 
 
@@ -53,6 +58,21 @@ class Authority:
         leaf.private_key_pem.write_to_path(identity.key)
         settle(identity)
         return identity
+
+    def revoke(self, *identities: Identity, days: int = 7) -> bytes:
+        """Return a list of what is revoked, as PEM. days: until it is outdated."""
+        key = load_pem_private_key(self._authority.private_key_pem.bytes(), None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        issuer = x509.load_pem_x509_certificate(self._authority.cert_pem.bytes()).subject
+        now = dt.datetime.now(dt.UTC)
+        revoked = x509.CertificateRevocationListBuilder(issuer)
+        revoked = revoked.last_update(now - dt.timedelta(days=30))
+        revoked = revoked.next_update(now + dt.timedelta(days=days))
+        for identity in identities:
+            leaf = x509.load_pem_x509_certificates(Path(identity.cert).read_bytes())[0]
+            entry = x509.RevokedCertificateBuilder().serial_number(leaf.serial_number)
+            revoked = revoked.add_revoked_certificate(entry.revocation_date(now).build())
+        return revoked.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
 
 
 def rsa_identity(folder: Path, bits: int) -> Identity:

@@ -37,7 +37,7 @@ class FakeRuntime:
     def __init__(self) -> None:
         self.in_use = False
         self.statistics = self.success = self.fail = self
-        self.last_inference_ms = self.last_cache_hit_ns = self.count = 0
+        self.last_used_ns = self.count = 0
 
 
 class FakeLoader:

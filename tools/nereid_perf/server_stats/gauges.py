@@ -10,6 +10,8 @@ import threading
 import urllib.request
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from nereid.cli.time_limit import PIECES, call_within
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
@@ -111,9 +113,12 @@ class GaugeSampler:
                 return
 
     def _read_page(self) -> dict[str, float]:
-        try:
+        def read() -> dict[str, float]:
             # The command has checked that the URL is http or https.
             with urllib.request.urlopen(self._metrics_url, timeout=_TIMEOUT_S) as response:  # noqa: S310
                 return page_gauges(response.read(_MAX_BYTES))
+
+        try:
+            return call_within(PIECES * _TIMEOUT_S, read)
         except (OSError, http.client.HTTPException):
             return {}

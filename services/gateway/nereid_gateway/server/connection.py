@@ -112,7 +112,7 @@ class HttpConnection:
         try:
             if not self._reader.receive(data):
                 return
-        except (RequestRejected, httptools.HttpParserError) as error:
+        except (RequestRejected, httptools.HttpParserError, MemoryError) as error:
             self._reader.reject_for(error)
         self._update_transport()
 

@@ -48,6 +48,7 @@ _BUFFERED_BODY: Final = 3
 _UPGRADE: Final = 4
 # The client may still send the rest of the request.
 _REJECTED: Final = 5
+_NO_MEMORY: Final = "not enough memory for the request"
 
 
 class RequestReader:
@@ -104,7 +105,8 @@ class RequestReader:
     def receive(self, data: bytes) -> bool:
         """Read data. Return whether the connection may have to close, pause, or ask for a body.
 
-        The caller passes RequestRejected and httptools.HttpParserError to reject_for().
+        The caller passes RequestRejected, MemoryError and httptools.HttpParserError to
+        reject_for().
         """
         responses = self._responses
         if responses.closing:
@@ -318,15 +320,17 @@ class RequestReader:
 
     def reject_for(self, error: Exception) -> None:
         """Reject the request for which receive() or the parser has raised error."""
+        cause: BaseException | None = error
         if isinstance(error, httptools.HttpParserCallbackError):
             cause = error.__context__
-            if not isinstance(cause, RequestRejected):
-                _log.error("HTTP request failed while it was parsed", exc_info=cause)
-                self.reject(500, INTERNAL_MESSAGE)
-                return
-            error = cause
-        if isinstance(error, RequestRejected):
-            self.reject(error.status, error.message, error.extra)
+        if isinstance(cause, RequestRejected):
+            self.reject(cause.status, cause.message, cause.extra)
+        elif isinstance(cause, MemoryError):
+            _log.warning("HTTP request refused: %s", _NO_MEMORY)
+            self.reject(503, _NO_MEMORY, RETRY_AFTER)
+        elif cause is not error:
+            _log.error("HTTP request failed while it was parsed", exc_info=cause)
+            self.reject(500, INTERNAL_MESSAGE)
         else:
             self.reject(400, f"malformed HTTP request: {error}")
 

@@ -18,8 +18,6 @@ from nereid.object_store.errors import (
 from nereid.object_store.file_systems import (
     AzureFiles,
     GcsFiles,
-    ListingPages,
-    NoListingError,
     S3Files,
     StoreFiles,
     missing_package,
@@ -116,53 +114,6 @@ def test_objects(
 def test_an_object_of_which_nothing_changes_with_its_content(files: type[StoreFiles]) -> None:
     with pytest.raises(StoreError, match="b/k: the store says neither ETag nor date of it"):
         files(None).describe({"name": "b/k", "size": 3})
-
-
-@pytest.mark.parametrize(
-    ("token", "page", "text"),
-    [
-        (None, {}, "the response is no listing"),
-        (None, {"IsTruncated": False}, ""),
-        (None, {"IsTruncated": True, "NextContinuationToken": "a"}, ""),
-        ("a", {"IsTruncated": True, "NextContinuationToken": "b"}, ""),
-        ("a", {"IsTruncated": True, "NextContinuationToken": "a"}, "the listing does not end"),
-    ],
-)
-def test_pages_of_listings(token: str | None, page: dict[str, Any], text: str) -> None:
-    context: dict[str, Any] = {}
-    pages = ListingPages()
-    pages.on_request({"ContinuationToken": token} if token else {}, context)
-    for status in (200, 503):
-        parsed = {"ResponseMetadata": {"HTTPStatusCode": status}, **page}
-        if text and status == 200:
-            with pytest.raises(NoListingError, match=text):
-                pages.on_response(parsed, context)
-        else:
-            pages.on_response(parsed, context)
-
-
-def test_pages_without_end() -> None:
-    pages = ListingPages()
-
-    def begin(token: str) -> dict[str, Any]:
-        context: dict[str, Any] = {}
-        pages.on_request({"ContinuationToken": token} if token else {}, context)
-        return context
-
-    def end(context: dict[str, Any], token: str) -> None:
-        response = {"HTTPStatusCode": 200}
-        parsed = {"ResponseMetadata": response, "IsTruncated": True, "NextContinuationToken": token}
-        pages.on_response(parsed, context)
-
-    # Two listings at once, of which only one does not end.
-    end(begin(""), "short 1")
-    end(begin(""), "1")
-    for number in range(1, 999):
-        end(begin(str(number)), str(number + 1))
-    end(begin("short 1"), "short 2")
-    with pytest.raises(NoListingError, match="more than 1000 pages"):
-        end(begin("999"), "1000")
-    end(begin("short 2"), "short 3")
 
 
 @pytest.mark.parametrize(

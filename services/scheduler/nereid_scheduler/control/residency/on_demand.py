@@ -238,7 +238,7 @@ class OnDemandLoads:
             self._desired.add(name, Reason.RELEASED)
             return
         if name in self._models:
-            self._models[name].since_ms = time.time() * 1000
+            self._models[name].since_ns = time.monotonic_ns()
         self._end_load(name, None)
         self._act(self._residency.loaded(name, self._measure(name), self._usages()))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -60,20 +59,15 @@ class ModelUse:
 
     def usages(self, needed: Iterable[str]) -> dict[str, Usage]:
         """Return the use of the models in service. Models in `needed` must not make way now."""
-        used_ms: dict[str, float] = {}
+        used_ns: dict[str, int] = {}
         requests: Counter[str] = Counter()
         busy = set(needed)
-        now_ms, now_ns = time.time() * 1000, time.monotonic_ns()
         for served in self._loader.versions:
             name, runtime = served.name, served.runtime
             if runtime is None:
                 continue
             statistics = runtime.statistics
-            last_ms = max(used_ms.get(name, 0.0), statistics.last_inference_ms)
-            if statistics.last_cache_hit_ns:
-                hit_ms = now_ms - (now_ns - statistics.last_cache_hit_ns) / 1e6
-                last_ms = max(last_ms, hit_ms)
-            used_ms[name] = last_ms
+            used_ns[name] = max(used_ns.get(name, 0), statistics.last_used_ns)
             if name in self._on_demand:
                 requests[name] += statistics.success.count + statistics.fail.count
             if runtime.in_use:
@@ -83,12 +77,12 @@ class ModelUse:
         self._popularity.update(requests)
         return {
             name: Usage(
-                max(used_ms.get(name, 0.0), self._since_ms(name)),
+                max(used_ns.get(name, 0), self._since_ns(name)),
                 name in busy,
                 self._popularity.count(name),
                 name in needed_by_ensembles,
             )
-            for name in used_ms.keys() | busy
+            for name in used_ns.keys() | busy
         }
 
     def memory(self, name: str) -> dict[str, dict[str, list[int]]]:
@@ -114,9 +108,9 @@ class ModelUse:
                 pending += new
         return steps
 
-    def _since_ms(self, name: str) -> float:
+    def _since_ns(self, name: str) -> int:
         known = self._on_demand.get(name)
-        return 0.0 if known is None else known.since_ms
+        return 0 if known is None else known.since_ns
 
     def _drafts(self, name: str) -> list[model_config_pb2.ModelConfig]:
         known = self._on_demand.get(name)

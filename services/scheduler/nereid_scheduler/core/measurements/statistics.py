@@ -125,8 +125,9 @@ class ModelStatistics:
         self.inference_count = 0
         self.execution_count = 0
         self.last_inference_ms = 0
-        # Monotonic; 0 before the first hit. As in Triton, a hit is a use, but not an inference.
-        self.last_cache_hit_ns = 0
+        # Monotonic: the order of uses must survive a clock that is set. As in Triton, a cache hit
+        # is a use, but not an inference.
+        self.last_used_ns = 0
         self.success = Duration()
         self.fail = Duration()
         self.queue_ns = 0
@@ -167,6 +168,7 @@ class ModelStatistics:
         if execution.gpu_uuid:
             self.gpus[execution.gpu_uuid].execution_count += 1
         self.last_inference_ms = max(self.last_inference_ms, execution.epoch_ms)
+        self.last_used_ns = max(self.last_used_ns, execution.finished_ns)
         # As on Triton, slots without a request are included.
         size = batch.size + batch.nulls
         by_size = self.compute_by_batch_size.get(size)
@@ -229,7 +231,7 @@ class ModelStatistics:
         self.success.record(1, took_ns)
         self.cache_hit.record(1, took_ns)
         self.histograms.record_request(took_ns, now_ns)
-        self.last_cache_hit_ns = now_ns
+        self.last_used_ns = now_ns
 
     def record_cache_miss(self, lookup_ns: int, insertion_ns: int) -> None:
         """Count a cache miss. `record_success` counts the lookup, but not the insertion."""

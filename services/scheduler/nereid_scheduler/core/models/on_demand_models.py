@@ -30,8 +30,8 @@ class OnDemandModel:
     error: NereidError | None = None
     # Time of the error, on the monotonic clock.
     failed_s: float = 0.0
-    # Time of the load, on the clock of the statistics.
-    since_ms: float = 0.0
+    # Time of the load, on the monotonic clock.
+    since_ns: int = 0
 
     @property
     def name(self) -> str:

@@ -184,6 +184,18 @@ def test_a_lost_response_is_made_by_the_next_process_if_the_scheduler_shuts_down
     assert second.resent
 
 
+def test_a_response_that_no_memory_is_left_for_is_an_error_and_others_are_delivered() -> None:
+    it = OneOnFakeLink()
+    it.greet()
+    it.tensors.full = True
+    large, small = it.infer(), it.infer()
+    it.link.on_items([InferResponse(large.id, segment_name="9.1"), InferResponse(small.id)])
+    assert [(each.id, each.error and each.error.message) for each in it.responses] == [
+        (large.id, "lost"),
+        (small.id, None),
+    ]
+
+
 def test_greetings_and_rules_are_passed_on_whenever_they_come() -> None:
     it = OneOnFakeLink()
     it.greet()

@@ -101,7 +101,7 @@ async def test_the_first_request_begins_one_load() -> None:
     await until(lambda: "m" not in it.desired.pending_loads)
     assert it.loader.changes
     assert it.on_demand.counts.loads == 1
-    assert it.desired.on_demand["m"].since_ms
+    assert it.desired.on_demand["m"].since_ns
     # It is in service: there is no load to wait for.
     assert not it.request("m")
     assert it.on_demand.counts.loads == 1

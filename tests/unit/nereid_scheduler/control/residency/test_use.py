@@ -1,7 +1,5 @@
 """What models in service are used for, as it is read from them."""
 
-import time
-
 import pytest
 
 from nereid.model_config import parse_config
@@ -9,11 +7,15 @@ from nereid.pb import nereid_pb2 as pb
 from nereid_scheduler.control.residency.policies.policy import Usage
 from nereid_scheduler.control.residency.policies.popularity import Popularity
 from nereid_scheduler.control.residency.use import ModelUse
+from nereid_scheduler.core.measurements.statistics import ModelStatistics
 from nereid_scheduler.core.models.desired_models import DesiredModels
 from nereid_scheduler.core.models.found_model import FoundModel
 from nereid_scheduler.core.models.on_demand_models import OnDemandModel
+from nereid_scheduler.core.requests.entry import Batch
+from nereid_scheduler.core.requests.execution import Execution
 from nereid_scheduler.placement.loads.loader import Loader
 from nereid_scheduler.versions.model_version import ModelVersion
+from tests.support.scheduler.samples import entry_of
 from tests.support.scheduler.world import CommandStream, LoaderWorld
 
 WRITTEN = """
@@ -65,15 +67,21 @@ class World(LoaderWorld):
         return runtime
 
 
+def execute(statistics: ModelStatistics, finished_ns: int, epoch_ms: int) -> None:
+    batch = Batch([entry_of(1)], 1, "full")
+    statistics.record_execution(batch, Execution(0, finished_ns, epoch_ms, 1, 1, 1))
+
+
 async def test_the_last_use_is_an_execution_a_hit_of_the_cache_or_the_load() -> None:
     it = World("a", "b", "c", on_demand=("a", "b", "c"))
-    it.on_demand["c"].since_ms = 7.0
-    it.runtime("a").statistics.last_inference_ms = int(time.time() * 1000) - 5000
-    it.runtime("b").statistics.last_inference_ms = int(time.time() * 1000) - 9000
+    it.on_demand["c"].since_ns = 7
+    # The wall clock is set back by a day between the executions.
+    execute(it.runtime("b").statistics, finished_ns=1000, epoch_ms=86_400_000)
+    execute(it.runtime("a").statistics, finished_ns=5000, epoch_ms=0)
     used = it.use.usages(())
-    assert used["a"].last_used > used["b"].last_used > 7.0
-    assert used["c"] == Usage(7.0, busy=False)
-    it.runtime("b").statistics.last_cache_hit_ns = time.monotonic_ns() - 1_000_000_000
+    assert used["a"].last_used > used["b"].last_used > 7
+    assert used["c"] == Usage(7, busy=False)
+    it.runtime("b").statistics.record_cache_hit(entry_of(1), 9000)
     used = it.use.usages(["c"])
     assert used["b"].last_used > used["a"].last_used
     assert [name for name, usage in used.items() if usage.busy] == ["c"]

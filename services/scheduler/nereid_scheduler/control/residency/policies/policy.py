@@ -45,7 +45,7 @@ _LOADED: Final = frozenset({Status.RESIDENT, Status.UNLOADING})
 class Usage(NamedTuple):
     """The use of a model, as far as decisions depend on it."""
 
-    # Time of the last execution, by any clock.
+    # Monotonic time of the last use.
     last_used: float = 0.0
     busy: bool = False
     popularity: float = 0.0
