@@ -3,6 +3,7 @@
 import mmap
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -90,6 +91,13 @@ def test_reserved_and_empty_keys_are_refused(key: str, text: str) -> None:
         opened(key)
     assert caught.value.code == 3
     assert str(caught.value) == f"cannot register shared memory region 'r'{text}"
+
+
+def test_a_key_does_not_lead_to_a_file_elsewhere(tmp_path: Path) -> None:
+    outside = tmp_path / "file"
+    outside.write_bytes(bytes(64))
+    for before in ("/", "../..", "/../..", "x/../../.."):
+        assert refused(f"{before}{outside}") == 13
 
 
 def test_only_regular_files_are_opened(objects: Objects) -> None:
