@@ -159,7 +159,7 @@ def _assert_unharmed(mesh: Mesh) -> None:
         (_deep, "status 4"),
         (_deep_index, "status 4"),
         (_large_shape, "status 500"),
-        (_overflowing_shape, "status 500"),
+        (_overflowing_shape, "status 400"),
         # The weight is that of a coding that is not used.
         (_large_weight, "status 200"),
     ],
