@@ -221,9 +221,9 @@ class Regions:
             registration = region.registration
             if registration.kind != kind or name not in {"", registration.name}:
                 continue
-            if region.in_use:
-                region.unregister_later()
-            else:
+            # A request that ends at another gateway meanwhile must see this, or leave it unused.
+            region.unregister_later()
+            if not region.in_use:
                 self._remove(region)
 
     def _remove_unused(self, region: Region) -> None:
