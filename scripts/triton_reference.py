@@ -51,6 +51,7 @@ _BY_MODEL = "[the model's own files](../model-authors/text-models.md) say it"
 _SAGEMAKER = "the port of [SageMaker](../operators/managed-endpoints.md)"
 _TENSORRT = "a parameter of the accelerator `tensorrt`"
 _CUDA = "a parameter of the accelerator `cuda` as well"
+_MODEL_PY = 'not here, as is `runtime: "model.py"`: the backend `python` serves modules'
 _SHARED_MEMORY = f"{_ACCEPTED}: `--shm-limit-bytes` and `--shm-idle-secs` bound shared memory"
 _INTRODUCTION = """\
 # Triton's names
@@ -129,8 +130,6 @@ def sections(surface: Mapping[str, object]) -> Iterator[Section]:
         {
             "/health/ready": "`/v2/health/ready`",
             "/metrics": "the port of metrics",
-            "/v1/models/{}/load": "`/v2/repository/models/{}/load`",
-            "/v1/models/{}/unload": "`/v2/repository/models/{}/unload`",
         },
     )
     yield Section(
@@ -167,6 +166,7 @@ def sections(surface: Mapping[str, object]) -> Iterator[Section]:
         "onnxruntime": {
             "arena_extend_strategy": _CUDA,
             "cudnn_conv_algo_search": _CUDA,
+            "default-max-batch-size": "`--backend-config`, as in Triton",
             "do_copy_in_default_stream": _CUDA,
             "gpu_mem_limit": _CUDA,
             "int8_*": _TENSORRT,
@@ -183,7 +183,9 @@ def sections(surface: Mapping[str, object]) -> Iterator[Section]:
             "thread-pool-size": f"{_ACCEPTED}: a model's own requests take no thread",
         },
         "pytorch": {
-            "INTER_OP_THREAD_COUNT": "not here: PyTorch sets it once for a process",
+            "INTER_OP_THREAD_COUNT": "for all models of the process, as in Triton",
+            "NUM_*": _MODEL_PY,
+            "TORCH_COMPILE_OPTIONAL_PARAMETERS": _MODEL_PY,
         },
     }
     parameters = surface["parameters"]

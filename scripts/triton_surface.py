@@ -42,13 +42,14 @@ _PARAMETERS = {
     "onnxruntime": (
         "src/onnxruntime.cc",
         re.compile(
-            r"(?:params\.Find\(|TryParseModelStringParameter\(\s*params, |param_key == |_key =\s*)"
-            r'"([\w.]+)"'
+            r"(?:params\.Find\(|cmdline\.Find\(|TryParseModelStringParameter\(\s*params, |"
+            r"param_key == |_key =\s*)"
+            r'"([\w.-]+)"'
         ),
     ),
     "pytorch": (
-        "src/pt/model_state.cc src/pt2/model_state.cc",
-        re.compile(r'ParseParameter\(\s*\w+,\s*"(\w+)"'),
+        "src/pt/model_state.cc src/pt2/model_state.cc src/model.py",
+        re.compile(r'ParseParameter\(\s*\w+,\s*"(\w+)"|"(NUM_\w+|TORCH_\w+)"'),
     ),
     "python": (
         "src/python_be.cc",

@@ -5,6 +5,7 @@ Both need a complete configuration.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
     _Tensor = model_config_pb2.ModelInput | model_config_pb2.ModelOutput
 
+_log = logging.getLogger(__name__)
+
 DEFAULT_FILENAME: Final = "model.pt"
 AOTI_FILENAME: Final = "model.pt2"
 
@@ -50,6 +53,7 @@ _SWITCHES: Final = {
     "ENABLE_JIT_PROFILING": "_jit_set_profiling_mode",
     "ENABLE_TENSOR_FUSER": "_jit_set_texpr_fuser_enabled",
 }
+_INTEROP_THREADS: Final = "INTER_OP_THREAD_COUNT"
 _KIND_MODEL: Final = model_config_pb2.ModelInstanceGroup.KIND_MODEL
 
 _shared: SharedModels[Any] = SharedModels()
@@ -131,9 +135,24 @@ def _set_up_thread(
     threads = parse_threads(config, parameters, "INTRA_OP_THREAD_COUNT", threads)
     if threads:
         torch.set_num_threads(threads)
+    _set_interop_threads(config, parse_threads(config, parameters, _INTEROP_THREADS, 0))
     if device is not None and device.type == "cuda":
         torch.cuda.set_device(device)
         torch.cuda.set_stream(torch.cuda.Stream(device))
+
+
+def _set_interop_threads(config: model_config_pb2.ModelConfig, threads: int) -> None:
+    """Set the threads of the process between operators. PyTorch takes the first setting alone."""
+    if not threads or threads == torch.get_num_interop_threads():
+        return
+    try:
+        torch.set_num_interop_threads(threads)
+    except RuntimeError:
+        _log.warning(
+            "%s of model %s has no effect, the process has been using %d threads; give all models"
+            " one value",
+            *(_INTEROP_THREADS, config.name, torch.get_num_interop_threads()),
+        )
 
 
 def _default_filename(config: model_config_pb2.ModelConfig) -> str:

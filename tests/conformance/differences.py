@@ -81,6 +81,14 @@ DIFFERENCES: Final = (
             *("grpc/outputs/class-then-plain", "grpc/outputs/class-then-class"),
         ),
     ),
+    Difference(
+        "Keys of shared memory are checked",
+        (
+            *('shared-memory/key-""', "shared-memory/key-/"),
+            "shared-memory/key-/triton_python_backend_shm_region_1",
+        ),
+    ),
+    Difference("A key may have several regions", ("shared-memory/same-key",)),
     Difference("Health of an unknown service is NOT_FOUND", ("grpc/control/health-of-service",)),
     Difference("Half a surrogate pair is refused", ("http/json/data-low-surrogate",)),
     Difference(

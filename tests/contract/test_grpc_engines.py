@@ -119,11 +119,12 @@ async def test_an_error_carries_text_and_trailers(client: Any) -> None:
     assert dict(caught.value.trailing_metadata()) == {"why": "because", "why-bin": b"\x00\xff"}
 
 
+@pytest.mark.parametrize("path", ["/test/Break", "/test/BreakLater"])
 async def test_an_unknown_error_has_a_fixed_text(
-    client: Any, caplog: pytest.LogCaptureFixture
+    client: Any, caplog: pytest.LogCaptureFixture, path: str
 ) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await unary(client, "/test/Break")(b"")
+        await unary(client, path)(b"")
     assert caught.value.code() == grpc.StatusCode.INTERNAL
     assert "secret" not in (caught.value.details() or "")
     assert "a secret" in caplog.text

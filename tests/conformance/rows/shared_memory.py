@@ -67,6 +67,17 @@ def _shared_memory() -> Iterator[Row]:
             yield row(
                 f"{key}-{json.dumps(value)}", make, _register(**{**good, key: value}), _CLEAR, drop
             )
+    yield row(
+        "same-key",
+        make,
+        _register(**good),
+        _register("s", **good),
+        _status(),
+        _CLEAR,
+        drop,
+    )
+    for key in ("/", "/triton_python_backend_shm_region_1"):
+        yield row(f"key-{key}", _register(key=key, offset=0, byte_size=64))
     for offset, size in (
         (0, 4096),
         (0, 4097),

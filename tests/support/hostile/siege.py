@@ -84,8 +84,8 @@ class Siege:
         )
         self._start_decoders()
         self.measure_quiet(1)
-        self.processes = _processes(mesh.process.pid)
-        self._at_first = {pid: _memory_mib(pid, "VmRSS") for pid in self.processes}
+        self.processes = processes_below(mesh.process.pid)
+        self._at_first = {pid: memory_mib(pid, "VmRSS") for pid in self.processes}
 
     def measure_quiet(self, duration_s: float) -> Measurement:
         """Measure what honest clients see without an attack."""
@@ -138,13 +138,13 @@ class Siege:
 
     def _running(self) -> dict[int, str]:
         """All of the mesh's processes: those that decode requests come and go."""
-        return _processes(self._mesh.process.pid)
+        return processes_below(self._mesh.process.pid)
 
     def _beyond_first(self, name: str) -> dict[str, float]:
         beyond: dict[str, float] = {}
         for pid, what in self._running().items():
             with contextlib.suppress(OSError):
-                beyond[what] = _memory_mib(pid, name) - self._at_first.get(pid, 0)
+                beyond[what] = memory_mib(pid, name) - self._at_first.get(pid, 0)
         return beyond
 
     def _start_decoders(self) -> None:
@@ -180,7 +180,7 @@ def siege(mesh: Mesh, *, grpc: bool = True) -> Iterator[Siege]:
         besieged.close()
 
 
-def _processes(root: int) -> dict[int, str]:
+def processes_below(root: int) -> dict[int, str]:
     """A process and all below it, by what they run."""
     parents: dict[int, int] = {}
     names: dict[int, str] = {}
@@ -196,7 +196,7 @@ def _processes(root: int) -> dict[int, str]:
     return {pid: names[pid].removeprefix("nereid_") + f" {pid}" for pid in sorted(found)}
 
 
-def _memory_mib(pid: int, name: str) -> float:
+def memory_mib(pid: int, name: str) -> float:
     text = Path(f"/proc/{pid}/status").read_text()
     words = text.partition(f"{name}:")[2].split()
     # A process that has just ended has no memory.

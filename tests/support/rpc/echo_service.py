@@ -46,7 +46,11 @@ class Site:
                 "/test/Refuse": self.refuse,
                 "/test/Break": self.broken,
             },
-            async_unary={"/test/Later": self.later, "/test/Never": self.never},
+            async_unary={
+                "/test/Later": self.later,
+                "/test/BreakLater": self.broken_later,
+                "/test/Never": self.never,
+            },
             stream={
                 "/test/Chat": self.chat,
                 "/test/Count": self.count,
@@ -76,6 +80,9 @@ class Site:
         )
 
     def broken(self, call: Call, message: bytes) -> None:
+        raise KeyError("a secret")
+
+    async def broken_later(self, call: Call, message: bytes) -> bytes:
         raise KeyError("a secret")
 
     async def later(self, call: Call, message: bytes) -> bytes:

@@ -177,6 +177,20 @@ def test_threads_are_the_instances(tmp_path: Path) -> None:
         torch.set_num_threads(before)
 
 
+def test_threads_between_operators_are_the_processs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = save(tmp_path / "1", SUB)
+    first = torch.get_num_interop_threads() + 1
+    for threads in (first, first, first + 1):
+        assert not caplog.messages
+        text = parameter("INTER_OP_THREAD_COUNT", str(threads))
+        pytorch.load(spec(path, ["a", "b"], text=text))
+        assert torch.get_num_interop_threads() == first
+    (message,) = caplog.messages
+    assert f"the process has been using {first} threads" in message
+
+
 @pytest.mark.parametrize(
     ("inputs", "text", "error_status", "message"),
     [

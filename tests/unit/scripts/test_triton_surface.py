@@ -27,10 +27,12 @@ FILES = {
     'path_regex_(R"((\\/opt\\/ml)\\/x)")',
     "src/metrics.cc": '.Name("nv_count")',
     "src/metric_model_reporter.h": '{"nv_first_ms", kFirst}',
-    "src/onnxruntime.cc": 'params.Find("arena", &v); if (param_key == "trt_x") {}',
+    "src/onnxruntime.cc": 'params.Find("arena", &v); if (param_key == "trt_x") {}'
+    'cmdline.Find("batch-size", &v);',
     "src/python_be.cc": 'cmdline.Find("pool-size", &v)',
     "src/pt/model_state.cc": 'ParseParameter(params, "MODE", &v)',
     "src/pt2/model_state.cc": 'ParseParameter(\n  parameters, "CUDNN", &v)',
+    "src/model.py": 'settings = ["NUM_THREADS"]; if setting in config["parameters"]:',
     "python/openai/openai_frontend/main.py": 'add_argument(\n "--host",',
     "python/openai/openai_frontend/frontend/a.py": '@router.get("/v1/models/{name}", x=1)',
     "protobuf/model_config.proto": PROTO,
@@ -72,8 +74,8 @@ def test_names_are_read_from_a_repositorys_newest_commit(tmp_path: Path) -> None
             "ModelConfig.name",
         ],
         "parameters": {
-            "onnxruntime": ["arena", "trt_x"],
+            "onnxruntime": ["arena", "batch-size", "trt_x"],
             "python": ["pool-size"],
-            "pytorch": ["CUDNN", "MODE"],
+            "pytorch": ["CUDNN", "MODE", "NUM_THREADS"],
         },
     }

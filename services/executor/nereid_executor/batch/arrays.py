@@ -434,8 +434,9 @@ def make_layout(signature: Signature, plan: Plan, key: LayoutKey) -> ResponseLay
         if spec.reshape is not None and shape_fits(row, spec.reshape):
             shape = substitute(spec.dims, spec.reshape, row)
         if classes is not None:
-            shape = (min(classes.class_count, prod(row)),)
-            check_classes(spec.name, shape[0] * (plan.rows if signature.batching else 1))
+            elements = prod(row)
+            shape = (min(classes.class_count, elements),)
+            check_classes(spec.name, elements, shape[0] * (plan.rows if signature.batching else 1))
         shapes.append((plan.rows, *shape) if signature.batching else shape)
         size = datatypes.byte_size(spec.datatype, row) if classes is None else None
         sizes.append(None if size is None else plan.rows * size)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _UNORDERED = frozenset({BYTES, "BF16"})
 # Making a class's text holds the interpreter's lock, which all models share.
 _MAX_CLASSES: Final = 1 << 18
+# As in Triton.
+_MAX_ROW_ELEMENTS: Final = 1_000_000
 # If less than 1/_FEW_OF of the elements is wanted, selecting is much faster than sorting.
 _FEW_OF: Final = 16
 
@@ -51,8 +53,13 @@ def classify(rows: Array, most: int, labels: Sequence[str]) -> bytes:
     return join_bytes(texts)
 
 
-def check_classes(name: str, count: int) -> None:
-    """Raise InvalidArgument if a response cannot have this many classes of this output."""
+def check_classes(name: str, row_elements: int, count: int) -> None:
+    """Raise InvalidArgument if a response cannot have this many classes of this output.
+
+    row_elements: elements of each row; count: classes of all rows.
+    """
+    if row_elements > _MAX_ROW_ELEMENTS:
+        raise InvalidArgument("classification output tensor too large", accepted=True)
     if count > _MAX_CLASSES:
         raise InvalidArgument(
             f"output '{name}' has {count} classes, a response has at most {_MAX_CLASSES}; ask for"
@@ -103,7 +110,7 @@ class Classes:
             rows = elements.reshape(count, elements.size // count if count else 0)
             kept = min(which.class_count, rows.shape[1])
             try:
-                check_classes(output.name, kept * count)
+                check_classes(output.name, rows.shape[1], kept * count)
             except InvalidArgument as error:
                 error_status = error_status_of(error)
                 return response._replace(error_status=error_status, head=b"", tensors=())

@@ -179,8 +179,7 @@ class RequestDecoding:
                 and request.region_use is None
                 and not self._regions.resolve_ranges(request, regions)
             ):
-                inputs = await self._regions.read(regions, self._upstream.tensors, client.hold)
-                self._regions.resolve_ranges(request, regions, inputs)
+                await self._regions.read(request, regions, self._upstream.tensors, client.hold)
             large = _check_small_strings(request, checked.strings)
             if large:
                 if text_bytes <= LARGE_BYTES:

@@ -68,9 +68,13 @@ class RequestBody:
     def begin_chunk(self) -> None:
         """Count a chunk whose header was parsed."""
         self._chunks += 1
-        if self._chunks > self._limits.max_chunks:
+        most = self._limits.max_chunks
+        # The last chunk is empty, and is not limited.
+        if self._chunks > most + 1:
             raise RequestRejected(
-                400, f"request body has more than {self._limits.max_chunks} chunks"
+                400,
+                f"Chunked request body exceeds maximum of {most} non-empty chunks. Send fewer or"
+                " larger HTTP chunks.",
             )
 
     def append(self, piece: bytes | memoryview) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import InvalidArgument, Unavailable, Unimplemented
@@ -110,7 +111,8 @@ def choose_encoding(accept_encoding: bytes) -> bytes | None:
             weight = float(match[2]) if match[2] else 1.0
         except ValueError:
             continue
-        if weight > best_weight:
+        # As on Triton, a weight that no double holds does not count.
+        if best_weight < weight < inf:
             best, best_weight = match[1], weight
     return None if best == b"identity" else best
 

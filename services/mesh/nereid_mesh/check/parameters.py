@@ -54,6 +54,7 @@ KNOWN_PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
         "ENABLE_TENSOR_FUSER",
         "ENABLE_WEIGHT_SHARING",
         "INFERENCE_MODE",
+        "INTER_OP_THREAD_COUNT",
         "INTRA_OP_THREAD_COUNT",
     ),
     "tensorrt": ("execution_context_allocation_strategy",),

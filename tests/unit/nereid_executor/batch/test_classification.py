@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from nereid.backends import ModelDescription, Response
+from nereid.core.errors import InvalidArgument
 from nereid.core.tensors.byte_elements import join_bytes, split_bytes
 from nereid.core.tensors.classification import Classification
 from nereid.core.tensors.tensors import to_raw
@@ -16,7 +17,7 @@ from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid_executor.batch.arrays import gather_members, split_outputs
 from nereid_executor.batch.batch_reader import request_of
-from nereid_executor.batch.classification import Classes, classify
+from nereid_executor.batch.classification import Classes, check_classes, classify
 from nereid_executor.batch.request_plan import Planner, signature_of
 from tests.support.models.onnx_models import config, head, member, response_of
 
@@ -183,3 +184,9 @@ def test_a_member_that_asks_for_too_many_classes_fails_alone() -> None:
         " 'classification'"
     )
     assert response_of(served) == [("y", "BYTES", [1, 2], join_bytes([b"0:0", b"0:1"]))]
+
+
+def test_a_row_of_more_than_a_million_elements_has_no_classes() -> None:
+    check_classes("y", 1_000_000, 1)
+    with pytest.raises(InvalidArgument, match=r"^classification output tensor too large$"):
+        check_classes("y", 1_000_001, 1)

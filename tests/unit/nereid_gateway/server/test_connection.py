@@ -108,7 +108,8 @@ async def test_a_client_that_reads_no_responses_is_not_read_from_and_does_not_ti
     [
         (b"POST / HTTP/1.1\r\nContent-Length: 1001\r\n\r\n", 400, b"exceeds the limit of 1000"),
         (CHUNKED + b"400\r\n" + b"x" * 1024, 400, b"exceeds the limit of 1000 bytes"),
-        (CHUNKED + b"1\r\nx\r\n" * 6, 400, b"more than 5 chunks"),
+        (CHUNKED + b"1\r\nx\r\n" * 7, 400, b"exceeds maximum of 5 non-empty chunks"),
+        (CHUNKED + b"1\r\nx\r\n" * 6 + b"0\r\n\r\n", 400, b"of 5 non-empty chunks. Send"),
         (b"GET / HTTP/1.1\r\nX: " + b"x" * 3000, 431, b"request headers exceed 2000 bytes"),
         (b"GET /" + b"x" * 3000, 431, b"request headers exceed 2000 bytes"),
     ],

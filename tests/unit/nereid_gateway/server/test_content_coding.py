@@ -88,6 +88,8 @@ def test_a_bomb_is_stopped_where_its_client_may_not_hold_more() -> None:
         (b"gzip;q=0", None),
         (b"GZIP", None),
         (b"gzip;q=x", None),
+        (b"gzip;q=1e9999", None),
+        (b"gzip;q=" + b"9" * 400 + b", deflate;q=0.1", b"deflate"),
     ],
 )
 def test_choose_encoding(accept: bytes, choice: bytes | None) -> None:

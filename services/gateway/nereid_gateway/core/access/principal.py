@@ -90,3 +90,9 @@ def principal_of(sender: object) -> Principal | None:
     """Return the principal that sent a request, or `None` if its credentials were not checked."""
     owner = sender.owner if isinstance(sender, Owner) else None
     return owner if isinstance(owner, Principal) else None
+
+
+def as_requested_by(sender: object, request: bytes) -> bytes:
+    """Return a serialised load or unload request with the sender's name and rights."""
+    principal = principal_of(sender)
+    return request if principal is None else principal.with_requester(request)

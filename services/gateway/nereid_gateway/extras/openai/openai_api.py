@@ -15,6 +15,7 @@ from nereid_gateway.extras.openai.endpoints.completions import OpenAiCompletions
 from nereid_gateway.extras.openai.endpoints.decisions import OpenAiDecisions
 from nereid_gateway.extras.openai.endpoints.embeddings import OpenAiEmbeddings
 from nereid_gateway.extras.openai.endpoints.messages import OpenAiMessages
+from nereid_gateway.extras.openai.endpoints.model_management import OpenAiModelManagement
 from nereid_gateway.extras.openai.endpoints.models import OpenAiModels
 from nereid_gateway.extras.openai.endpoints.ranking import OpenAiRanking
 from nereid_gateway.extras.openai.endpoints.responses import OpenAiResponses
@@ -62,6 +63,7 @@ class OpenAiApi:
         # They have the handlers of the routes.
         self.endpoints = (
             OpenAiModels(services, data_plane),
+            OpenAiModelManagement(services, data_plane.control),
             OpenAiEmbeddings(services),
             OpenAiCohereEmbeddings(services),
             OpenAiRanking(services),

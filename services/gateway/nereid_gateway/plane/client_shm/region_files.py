@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import mmap
 import os
+import stat
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 _COUNTER_BYTES: Final = 8
 _LOCK_TIMEOUT_S: Final = 1.0
 _LOCK_INTERVAL_S: Final = 0.001
+# The mode of a marked file. A mode needs no second file, and ends with its file.
+_MARKED: Final = stat.S_IRUSR
 
 
 class RegionFile:
@@ -47,6 +50,15 @@ class RegionFile:
             return True
         self.release()
         return False
+
+    def mark(self) -> None:
+        """Mark the file for removal when no process holds it. All processes see the mark."""
+        os.fchmod(self._descriptor, _MARKED)
+
+    @property
+    def marked(self) -> bool:
+        """True if the file is to be removed when no process holds it."""
+        return stat.S_IMODE(os.fstat(self._descriptor).st_mode) == _MARKED
 
     def hold_alone(self) -> bool:
         """Keep other processes from holding the file. Return False if another one holds it."""

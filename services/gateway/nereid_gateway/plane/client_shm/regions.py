@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from nereid.core.errors import (
     AlreadyExists,
-    Internal,
     InvalidArgument,
     NotFound,
     Unavailable,
@@ -24,7 +23,7 @@ from nereid_gateway.core.tensors.region_ranges import RegionRange
 from nereid_gateway.core.tensors.tensor_memory import tensor_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from nereid_gateway.core.tensors.region_ranges import RegionRanges
     from nereid_gateway.core.tensors.tensor_memory import TensorMemory
@@ -38,6 +37,8 @@ _KIND_NAMES: Final = {SYSTEM: "system", CUDA: "CUDA"}
 # Each region holds a file descriptor, and the connections need descriptors too.
 MAX_REGIONS: Final = 4096
 MAX_REQUEST_BYTES: Final = 1 << 30
+# The largest size_t of Triton.
+_MAX_SIZE_T: Final = (1 << 64) - 1
 # A thread reads larger inputs.
 _READ_AT_ONCE_BYTES: Final = 1 << 20
 _TOO_MUCH: Final = (
@@ -79,14 +80,22 @@ class Registration:
 class Region:
     """A registered region, which stays registered while a request that names it is in flight."""
 
-    __slots__ = ("memory", "registered", "registration", "users")
+    __slots__ = ("_on_unused", "_unregister_later", "memory", "registered", "registration", "users")
 
-    def __init__(self, registration: Registration, memory: Memory) -> None:
+    def __init__(
+        self,
+        registration: Registration,
+        memory: Memory,
+        on_unused: Callable[[Region], None] | None = None,
+    ) -> None:
+        """on_unused: called when no request names a region that is to be unregistered."""
         self.registration = registration
         self.memory = memory
         # Requests in flight that name this region.
         self.users = 0
         self.registered = True
+        self._unregister_later = False
+        self._on_unused = on_unused
 
     def read(self, tensor_range: RegionRange) -> bytes:
         """Return a copy of the range. Raises InvalidArgument if the memory has shrunk."""
@@ -118,6 +127,17 @@ class Region:
     def end_use(self) -> None:
         """Stop counting a request after its last response or its cancellation."""
         self.users -= 1
+        if not self.users and self.unregistered_later and self._on_unused is not None:
+            self._on_unused(self)
+
+    @property
+    def unregistered_later(self) -> bool:
+        """True if the region is to be unregistered when no request names it."""
+        return self._unregister_later
+
+    def unregister_later(self) -> None:
+        """Have the region unregistered as soon as no request names it."""
+        self._unregister_later = True
 
     def unregister(self) -> None:
         """Close the memory. Call this only while no request names the region."""
@@ -151,7 +171,6 @@ class Regions:
         self._max_regions = max_regions
         self._max_request_bytes = max_request_bytes
         self._regions: dict[str, Region] = {}
-        self._system_keys: set[str] = set()
         self._threads = ThreadPoolExecutor(1, "regions")
 
     def check_allowed(self) -> None:
@@ -162,26 +181,20 @@ class Regions:
     def register(self, registration: Registration, open_memory: Callable[[], Memory]) -> None:
         """Add a region. open_memory is called only if the region can be added.
 
-        Raises AlreadyExists (same name), Internal (same key), Unavailable (too many) or
-        Unimplemented (not allowed).
+        Raises AlreadyExists (same name), Unavailable (too many) or Unimplemented (not allowed).
         """
         self.check_allowed()
         if registration.name in self._regions:
             raise AlreadyExists(f"shared memory region '{registration.name}' already in manager")
-        if registration.kind == SYSTEM and registration.key in self._system_keys:
-            raise Internal(f"Invalid shared memory region: '{registration.key}'")
         if len(self._regions) >= self._max_regions:
             raise Unavailable(f"{self._max_regions} shared memory regions are registered already")
         self._add(registration, open_memory())
 
     def _add(self, registration: Registration, memory: Memory) -> None:
-        self._put(Region(registration, memory))
+        self._put(Region(registration, memory, self._remove_unused))
 
     def _put(self, region: Region) -> None:
-        registration = region.registration
-        self._regions[registration.name] = region
-        if registration.kind == SYSTEM:
-            self._system_keys.add(registration.key)
+        self._regions[region.registration.name] = region
 
     def status(self, kind: str, name: str) -> list[Registration]:
         """Return a kind's regions by name, or only the named one. May raise NotFound."""
@@ -202,44 +215,30 @@ class Regions:
     def unregister(self, kind: str, name: str) -> None:
         """Remove one region, or all regions of a kind if name is empty. Ignore unknown regions.
 
-        Regions that requests in flight name are not removed. For them, Internal is raised in the
-        end.
+        As in Triton, a region that requests in flight name is removed after the last of them.
         """
-        if name:
-            region = self._regions.get(name)
-            if region is None or region.registration.kind != kind:
-                return
-            if region.in_use:
-                raise Internal(
-                    f"Cannot unregister shared memory region '{name}', it is currently in use."
-                )
-            self._remove(region)
-            return
-        in_use = ""
-        for region_name, region in sorted(self._regions.items()):
-            if region.registration.kind != kind:
+        for region in [*self._regions.values()]:
+            registration = region.registration
+            if registration.kind != kind or name not in {"", registration.name}:
                 continue
-            if region.in_use:
-                in_use += f"{region_name} ,"
-            else:
+            # A request that ends at another gateway meanwhile must see this, or leave it unused.
+            region.unregister_later()
+            if not region.in_use:
                 self._remove(region)
-        if in_use:
-            raise Internal(
-                f"Failed to unregister the following {kind} shared memory regions: {in_use}"
-            )
+
+    def _remove_unused(self, region: Region) -> None:
+        """Remove a region that is to be unregistered, unless that has happened already."""
+        if self._regions.get(region.registration.name) is region and not region.in_use:
+            self._remove(region)
 
     def _remove(self, region: Region) -> None:
-        registration = region.registration
-        del self._regions[registration.name]
-        if registration.kind == SYSTEM:
-            self._system_keys.discard(registration.key)
+        del self._regions[region.registration.name]
         region.unregister()
 
     def close(self) -> None:
         """Close all regions, even those in use."""
         self._threads.shutdown(cancel_futures=True)
         regions, self._regions = self._regions, {}
-        self._system_keys.clear()
         for region in regions.values():
             region.unregister()
 
@@ -255,6 +254,11 @@ class Regions:
             raise _not_found(name)
         if offset >= region.registration.size_bytes:
             raise InvalidArgument(f"Invalid offset for shared memory region: '{name}'")
+        if offset + size_bytes > _MAX_SIZE_T:
+            raise InvalidArgument(
+                f"Integer overflow detected: byte_size ({size_bytes}) + offset ({offset}) exceeds"
+                f" maximum value ({_MAX_SIZE_T}) for region '{name}'"
+            )
         # Triton refuses an empty range at offset 0 with the same text.
         if not 0 < offset + size_bytes <= region.registration.size_bytes:
             raise _past_end(name)
@@ -296,23 +300,40 @@ class Regions:
         return True
 
     async def read(
-        self, named: RegionRanges, tensors: TensorMemory, hold: Callable[[int], None]
-    ) -> ReadInputs:
-        """Return copies of all inputs without blocking the loop, in a segment if possible.
+        self,
+        request: ClientRequest,
+        named: RegionRanges,
+        tensors: TensorMemory,
+        hold: Callable[[int], None],
+    ) -> None:
+        """Copy large inputs into request without blocking the loop, in a segment if possible.
 
-        hold: called with the number of bytes to keep; may raise an error. Raises NereidError as
-        resolve_ranges does.
+        Set request.region_use. hold: called with the number of bytes to keep; may raise an error.
+        Raises NereidError as resolve_ranges does.
         """
         hold(sum(tensor_range.size_bytes for _, tensor_range in named.inputs))
+        regions = [self.find_region(tensor_range) for _, tensor_range in named.inputs]
+        # The regions stay registered until the request is resolved.
+        for region in regions:
+            region.begin_use()
+        try:
+            read = await self._read(named, regions, tensors)
+            self.resolve_ranges(request, named, read)
+        finally:
+            for region in regions:
+                region.end_use()
+
+    async def _read(
+        self, named: RegionRanges, regions: Sequence[Region], tensors: TensorMemory
+    ) -> ReadInputs:
         loop = asyncio.get_running_loop()
         read = ClientRequest(0, b"", [])
-        for _, tensor_range in named.inputs:
-            region = self.find_region(tensor_range)
+        for (_, tensor_range), region in zip(named.inputs, regions, strict=True):
             if region.registration.kind != SYSTEM:
                 read.payloads.append(region.read(tensor_range))
                 continue
             reading = loop.run_in_executor(self._threads, region.read, tensor_range)
-            # The region and its descriptor must stay open until the thread has read.
+            # The descriptor must stay open until the thread has read, even if this is cancelled.
             region.begin_use()
             reading.add_done_callback(partial(_end_use, region))
             read.payloads.append(await asyncio.shield(reading))

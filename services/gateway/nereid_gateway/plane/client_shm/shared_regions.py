@@ -1,7 +1,7 @@
 """Regions of a gateway that shares its ports with other gateways of its host.
 
-A client does not know its gateway, so a region exists at all gateways. A region cannot be
-unregistered while a request at any gateway names it. A gateway opens system memory through the
+A client does not know its gateway, so a region exists at all gateways. A region stays registered
+while a request at any gateway names it. A gateway opens system memory through the
 gateway that opened it first, because the client may have unlinked the object or reused its name
 since.
 """
@@ -45,8 +45,14 @@ class SharedRegion(Region):
 
     __slots__ = ("file",)
 
-    def __init__(self, registration: Registration, memory: Memory, file: RegionFile) -> None:
-        super().__init__(registration, memory)
+    def __init__(
+        self,
+        registration: Registration,
+        memory: Memory,
+        on_unused: Callable[[Region], None],
+        file: RegionFile,
+    ) -> None:
+        super().__init__(registration, memory, on_unused)
         self.file = file
 
     @property
@@ -56,16 +62,25 @@ class SharedRegion(Region):
 
     def begin_use(self) -> None:
         """Count a request that names the region. The first one locks the region's file."""
-        if not self.users and not self.file.hold():
-            # Another gateway has unregistered the region after this gateway found it.
-            self.registered = False
+        if not self.users and self.registered:
+            # Another gateway may have unregistered the region after this gateway found it.
+            self.registered = self.file.hold()
         self.users += 1
 
     def end_use(self) -> None:
         """Stop counting a request that named the region. The last one unlocks the file."""
-        self.users -= 1
-        if not self.users and self.registered:
+        if self.users == 1 and self.registered:
             self.file.release()
+        super().end_use()
+
+    @property
+    def unregistered_later(self) -> bool:
+        """True if any gateway was asked to unregister the region when no request names it."""
+        return self.registered and self.file.marked
+
+    def unregister_later(self) -> None:
+        """Have the gateway whose request names the region last unregister it."""
+        self.file.mark()
 
     def unregister(self) -> None:
         """Close the memory and the file, but do not remove the file."""
@@ -105,6 +120,16 @@ class SharedRegions(Regions):
         with self._changing():
             super().unregister(kind, name)
 
+    def _remove_unused(self, region: Region) -> None:
+        try:
+            with self._changing():
+                super()._remove_unused(region)
+        except Unavailable as error:
+            _log.warning(
+                "region %r is still registered: %s; the client can unregister it again",
+                *(region.registration.name, error),
+            )
+
     def find_region(self, tensor_range: RegionRange) -> Region:
         """Return the region that a range lies in. Any gateway may have registered it."""
         self._refresh()
@@ -130,7 +155,7 @@ class SharedRegions(Regions):
         except OSError:
             memory.close()
             raise
-        self._put(SharedRegion(registration, memory, file))
+        self._put(SharedRegion(registration, memory, self._remove_unused, file))
         self._revision = self._files.revision
 
     def _remove(self, region: Region) -> None:
@@ -151,7 +176,7 @@ class SharedRegions(Regions):
         for number in numbers:
             file = None if number in known else self._files.open(number)
             if file is not None:
-                self._put(_open(file))
+                self._put(_open(file, self._remove_unused))
         self._revision = revision
 
 
@@ -162,7 +187,7 @@ def _description(registration: Registration, memory: Memory) -> bytes:
     return json.dumps({"registration": fields, "source": source}).encode()
 
 
-def _open(file: RegionFile) -> SharedRegion:
+def _open(file: RegionFile, on_unused: Callable[[Region], None]) -> SharedRegion:
     """Return a region. If its memory cannot be opened, it behaves like one without any bytes."""
     described: dict[str, Any] = json.loads(file.read())
     fields = described["registration"]
@@ -180,4 +205,4 @@ def _open(file: RegionFile) -> SharedRegion:
             " has to register it again",
             *(registration.name, error),
         )
-    return SharedRegion(registration, memory, file)
+    return SharedRegion(registration, memory, on_unused, file)

@@ -41,6 +41,7 @@ def test_a_shape_fits_dims_that_are_equal_or_variable(
         ((3, 4), 12),
         ((1 << 62,), 1 << 62),
         ((1 << 62, 2), MANY_ELEMENTS),
+        ((1 << 62, 4), MANY_ELEMENTS),
         (((1 << 63) - 1,) * 100_000, MANY_ELEMENTS),
         (((1 << 63) - 1,) * 100_000 + (0,), 0),
         ((1,) * 100_000, 1),

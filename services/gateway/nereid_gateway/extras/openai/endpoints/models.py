@@ -80,14 +80,14 @@ class OpenAiModels:
 
         async def describe(name: str) -> dict[str, Any] | None:
             if name not in loaded:
-                return _document(name, None)
+                return model_document(name, None)
             async with slots:
                 try:
                     model = await self._models.find(name)
                 except NereidError:
                     # It was unloaded meanwhile, or its text.json is wrong.
                     return None
-            return None if model is None else _document(name, model)
+            return None if model is None else model_document(name, model)
 
         documents = list(filter(None, await asyncio.gather(*map(describe, names))))
         return (orjson.dumps({"object": "list", "data": documents}),)
@@ -100,7 +100,7 @@ class OpenAiModels:
             kserve_pb2.ModelReadyResponse,
         )
         call.model_name = name
-        return (orjson.dumps(_document(name, model) | {"name": name, "ready": ready.ready}),)
+        return (orjson.dumps(model_document(name, model) | {"name": name, "ready": ready.ready}),)
 
     async def _info(self, call: TextCall) -> Sequence[bytes]:
         async def describe(model: TextModel) -> dict[str, Any]:
@@ -146,7 +146,8 @@ def _batch_tokens(model: TextModel) -> int:
     return max(model.config.max_batch_size, 1) * model.mapping.max_tokens
 
 
-def _document(name: str, model: TextModel | None) -> dict[str, Any]:
+def model_document(name: str, model: TextModel | None) -> dict[str, Any]:
+    """Return a model's entry of OpenAI's list. model: None if nothing is known of its texts."""
     document = {
         "id": name,
         "object": "model",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nereid.core.errors import Internal, InvalidArgument
 from nereid.pb import kserve_pb2
 from nereid_gateway.core import request_head
-from nereid_gateway.core.access.principal import principal_of
+from nereid_gateway.core.access.principal import as_requested_by
 from nereid_gateway.fronts.http.endpoints.control_bodies import read_body
 from nereid_gateway.fronts.http.json import control_documents, parser
 
@@ -48,10 +48,7 @@ class RepositoryEndpoints:
         request = await read_body(
             self._data_plane, call, _load_request, route.model, route.repository
         )
-        principal = principal_of(call.sender)
-        if principal is not None:
-            request = principal.with_requester(request)
-        await self._control.load(request)
+        await self._control.load(as_requested_by(call.sender, request))
         call.respond(200, ())
 
     async def unload(self, call: HttpCall, route: Route) -> None:
@@ -62,10 +59,9 @@ class RepositoryEndpoints:
         message = await read_body(
             self._data_plane, call, _unload_request, route.model, route.repository
         )
-        principal = principal_of(call.sender)
-        if principal is not None:
-            message = principal.with_requester(message)
-        await self._control.call_bytes("RepositoryModelUnload", message)
+        await self._control.call_bytes(
+            "RepositoryModelUnload", as_requested_by(call.sender, message)
+        )
         call.respond(200, ())
 
 

@@ -19,8 +19,8 @@ from orjson import Fragment
 
 from nereid.core.errors import Internal, InvalidArgument
 from nereid.core.tensors.byte_elements import join_bytes, split_bytes, split_in_slices
-from nereid.core.tensors.datatypes import BYTES
-from nereid.core.tensors.shapes import bounded_count
+from nereid.core.tensors.datatypes import BYTES, SIZE_BYTES
+from nereid.core.tensors.shapes import MANY_ELEMENTS, bounded_count, format_shape
 from nereid_gateway.fronts.http.json import parser
 
 if TYPE_CHECKING:
@@ -52,6 +52,9 @@ _NUMBER: Final = {int, float}
 _SLICE_BYTES: Final = 65_536
 # Number of lists around an element that Triton refuses.
 _MAX_DEPTH: Final = 100
+# The largest INT64, by which Triton counts elements and bytes.
+_MAX_COUNT: Final = (1 << 63) - 1
+_WIDEST_BYTES: Final = 8
 # Strings encoded at once.
 _PIECE: Final = 65536
 
@@ -60,12 +63,14 @@ def to_raw(data: Any, name: str, datatype: str, shape: Sequence[int]) -> bytes:
     """Return the raw form of the `data` member of an input.
 
     Raises Internal if the data does not fit datatype and shape. Raises InvalidArgument if the
-    datatype is unknown or has no JSON form.
+    datatype is unknown or has no JSON form, or 64 bits do not count the shape.
     """
     count = bounded_count(shape)
     if not count:
         # Triton ignores the data of a tensor without elements.
         return b""
+    if count > _MAX_COUNT // _WIDEST_BYTES:
+        _check_overflow(name, datatype, shape, count)
     if type(data) is not list:
         parser.refuse_kind("array", "data")
     types = set(map(type, data))
@@ -90,6 +95,20 @@ def to_raw(data: Any, name: str, datatype: str, shape: Sequence[int]) -> bytes:
             raise Internal("Failed to parse 'data' field: shape does not match true shape")
         raise Internal("Unable to parse 'data': Shape does not match true shape of 'data' field")
     return _numbers(data, types, name, datatype)
+
+
+def _check_overflow(name: str, datatype: str, shape: Sequence[int], count: int) -> None:
+    if count == MANY_ELEMENTS:
+        raise InvalidArgument(
+            f"invalid shape for input '{name}': shape {format_shape(shape)} causes total element"
+            f" count to exceed maximum size of {_MAX_COUNT}"
+        )
+    width = SIZE_BYTES.get(datatype, 0)
+    if count * width > _MAX_COUNT:
+        raise InvalidArgument(
+            f"byte size overflow for input '{name}': element count ({count}) * data type size"
+            f" ({width}) exceeds maximum allowed size ({_MAX_COUNT})"
+        )
 
 
 def _numbers(data: list[Any], types: set[type], name: str, datatype: str) -> bytes:

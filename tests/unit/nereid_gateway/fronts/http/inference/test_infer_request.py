@@ -224,7 +224,7 @@ def test_the_form_of_outputs() -> None:
         ({"inputs": [{"name": "X", "datatype": "FP32", "data": [1]}]}, 13),
         ({"inputs": [tensor(shape=5, data=[1])]}, 13),
         ({"inputs": [tensor(shape=[-1], data=[1])]}, 13),
-        ({"inputs": [tensor(shape=[1 << 62], data=[1])]}, 13),
+        ({"inputs": [tensor(shape=[1 << 62], data=[1])]}, 3),
         ({"inputs": [tensor(datatype="XX", data=[1])]}, 3),
         ({"inputs": [tensor(parameters={"shared_memory_region": "r"})]}, 12),
         ({"inputs": [tensor(parameters={"shared_memory_region": 5})]}, 13),
@@ -341,8 +341,8 @@ def inputs(**members: object) -> bytes:
     ("text", "reason"),
     [
         (inputs(shape=[1] * 2000), "input 'X' for model 'm' has 2000 dimensions, more than 1024"),
-        (inputs(shape=[(1 << 63) - 1] * 1000), "Failed to parse 'data' field: shape does not"),
-        (inputs(datatype="BYTES", data=["a"], shape=[1 << 40] * 1000), "[request id: <id_unknown>"),
+        (inputs(shape=[(1 << 63) - 1] * 1000), "invalid shape for input 'X': shape [92233720368"),
+        (inputs(datatype="BYTES", data=["a"], shape=[1 << 40] * 1000), "invalid shape for input"),
         (b'{"inputs":[' + b",".join([inputs()[12:-2]] * 1025) + b"]}", "a request for model 'm' "),
         (inputs(name="n" * 300_000), "the names and shapes of a request for model 'm' take"),
         (

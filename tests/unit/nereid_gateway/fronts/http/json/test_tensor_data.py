@@ -99,6 +99,25 @@ def test_wrong_elements_are_refused(datatype: str, data: Any, words: str) -> Non
         tensor_data.to_raw(data, "X", datatype, [1])
 
 
+@pytest.mark.parametrize(
+    ("datatype", "shape", "words"),
+    [
+        ("INT8", [2, 1 << 62], r"'X': shape \[2,4611686018427387904\] causes total element count"),
+        ("BYTES", [1 << 62, 4], "to exceed maximum size of 9223372036854775807$"),
+        (
+            "FP32",
+            [1 << 61],
+            r"^byte size overflow for input 'X': element count \(2305843009213693952\) \* data",
+        ),
+    ],
+)
+def test_shapes_that_64_bits_do_not_count_are_refused(
+    datatype: str, shape: list[int], words: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=words):
+        tensor_data.to_raw([1], "X", datatype, shape)
+
+
 @pytest.mark.parametrize("data", [[1], "x", None, [[[]]], [{}]])
 @pytest.mark.parametrize("datatype", ["FP32", "BYTES"])
 def test_data_of_a_tensor_without_elements_is_ignored(datatype: str, data: Any) -> None:
