@@ -11,7 +11,7 @@ from nereid.rpc.net.listener import listen
 from nereid_adopt.calls.traffic import Side
 from nereid_adopt.forecast.known_differences import explain
 from nereid_adopt.proxy.grpc_calls import GrpcClient
-from nereid_adopt.proxy.http2_streams import StreamConnection
+from nereid_adopt.proxy.http2_transport import StreamProtocol
 from nereid_adopt.proxy.http_client import HttpClientConnection
 from nereid_adopt.proxy.recorder import Recorder
 from nereid_adopt.proxy.site import Site
@@ -34,9 +34,9 @@ class Proxy:
             "nereid_adopt.copies", options, max_queued_bytes=max_queued_bytes
         )
         self.site = Site(
-            http_addresses=options.http_addresses,
-            grpc_addresses=options.grpc_addresses,
-            recorder=Recorder(self._process),
+            options.http_addresses,
+            options.grpc_addresses,
+            Recorder(self._process),
             max_copied_bytes=max_copied_bytes,
         )
         self._listeners: list[Listener] = []
@@ -101,6 +101,6 @@ class Proxy:
 
     def _on_timer(self) -> None:
         for connection in tuple(self.site.connections):
-            if isinstance(connection, StreamConnection):
+            if isinstance(connection, StreamProtocol):
                 connection.on_timer()
         self._timer = asyncio.get_running_loop().call_later(_TIMER_S, self._on_timer)

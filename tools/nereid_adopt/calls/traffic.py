@@ -1,5 +1,7 @@
 """The decision which server answers a call: by weight, and by the place of a sequence's start."""
 
+# layout: compiled
+
 from __future__ import annotations
 
 import random
