@@ -85,6 +85,11 @@ class ReportProcess:
         self._messages, self._reports = [await _Connection.open(ours) for ours, _ in pairs]
         self._messages.send(self._start_message)
 
+    async def wait_ended(self) -> None:
+        """Wait until the process has ended; start() may then start another one."""
+        if self._process is not None:
+            await self._process.wait()
+
     def submit(self, model: str, message: object, size_bytes: int = _BATCH_BYTES) -> bool:
         """Queue a message; return False if it is only counted, because the queue is full.
 

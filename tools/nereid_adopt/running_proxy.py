@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.comparison.process import ReportProcess
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 FORMAT: Final = "nereid.adopt/1"
 _TIMER_S: Final = 1.0
+_RESTART_S: Final = 1.0
+
+_log = logging.getLogger(__name__)
 
 
 class Proxy:
@@ -41,10 +45,12 @@ class Proxy:
         )
         self._listeners: list[Listener] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._restarting: asyncio.Task[None] | None = None
 
     async def open(self, http_address: str, grpc_address: str) -> tuple[str, str]:
         """Listen; return both addresses. Raises OSError."""
         await self._process.start()
+        self._restarting = asyncio.ensure_future(self._restart_process())
         site = self.site
         http = await listen(lambda: HttpClientConnection(site), http_address)
         self._listeners.append(http)
@@ -71,7 +77,7 @@ class Proxy:
         return {
             "format": FORMAT,
             "weight": self.site.traffic.weight,
-            "open_sequences": self.site.traffic.open_sequences,
+            "open_sequences": len(self.site.traffic.open_sequences),
             "responses": {side.name.lower(): recorder.responses[side] for side in Side},
             "failed_over": recorder.failovers,
             "failed": recorder.failures,
@@ -97,7 +103,22 @@ class Proxy:
         for connection in tuple(self.site.connections):
             connection.abort()
         self.site.regions.close()
+        if self._restarting is not None:
+            self._restarting.cancel()
+            await asyncio.gather(self._restarting, return_exceptions=True)
         await self._process.close()
+
+    async def _restart_process(self) -> None:
+        while True:
+            await self._process.wait_ended()
+            self.site.recorder.on_process_lost(self.site.traffic.open_sequences)
+            _log.warning("the process of copies died; restarting it")
+            await self._process.close()
+            await asyncio.sleep(_RESTART_S)
+            try:
+                await self._process.start()
+            except OSError as error:
+                _log.error("the process of copies does not start: %s", error)
 
     def _on_timer(self) -> None:
         for connection in tuple(self.site.connections):
