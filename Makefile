@@ -72,6 +72,7 @@ test-compiled: $(COMPILED)  ## The tests on the compiled form (docs/decisions/la
 nightly: dev compat  ## Hours: everything, full tables, endurance, fuzzing, the real Triton beside Nereid.
 	$(PYTEST) $(PARALLEL) -m "nightly or not nightly" $(ARGS)
 	$(MAKE) test-compiled
+	NEREID_ADOPT_RESPONSES=1000000 $(PYTEST) tests/conformance/triton/test_adopt.py -rs
 	$(PYTEST) --hypothesis-profile=searching tests/unit $(ARGS)
 	$(MAKE) fuzz FUZZ="--seconds 600"
 	$(MAKE) chart ARGS='-m "nightly or not nightly"'

@@ -10,6 +10,7 @@ import os
 import pickle
 import socket
 import sys
+from collections import deque
 from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
@@ -32,13 +33,14 @@ class ReportQuestion:
 
 
 _SIZE: Final = Struct("<Q")
-# Size of the pickled message, and number of its buffers.
+# Size of the pickled messages, and number of their buffers.
 _SIZES: Final = Struct("<QQ")
 _NICENESS: Final = 10
 # Further models are counted under no name.
 _MAX_REFUSED: Final = 1000
 _BATCH_S: Final = 0.005
 _BATCH_BYTES: Final = 1 << 17
+_MAX_BATCH: Final = 64
 FULL: Final = "the queue was full"
 
 
@@ -83,15 +85,23 @@ class ReportProcess:
         self._messages, self._reports = [await _Connection.open(ours) for ours, _ in pairs]
         self._messages.send(self._start_message)
 
-    def submit(self, model: str, message: object) -> bool:
-        """Queue a message; return False if it is only counted, because the queue is full."""
+    async def wait_ended(self) -> None:
+        """Wait until the process has ended; start() may then start another one."""
+        if self._process is not None:
+            await self._process.wait()
+
+    def submit(self, model: str, message: object, size_bytes: int = _BATCH_BYTES) -> bool:
+        """Queue a message; return False if it is only counted, because the queue is full.
+
+        size_bytes: about its size. Small ones wait some milliseconds for others.
+        """
         messages = self._messages
         if messages is None or not messages.takes(self._max_queued_bytes):
             if model not in self._refused and len(self._refused) >= _MAX_REFUSED:
                 model = ""
             self._refused[model] = self._refused.get(model, 0) + 1
             return False
-        messages.send(message)
+        messages.send(message, size_bytes)
         return True
 
     async def document(self) -> dict[str, Any]:
@@ -122,10 +132,11 @@ class _Connection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        # Messages of some milliseconds are one write: each write costs as much as its message.
-        self._unsent: list[bytes | memoryview] = []
+        # Messages of some milliseconds are pickled and written together, which costs a fraction.
+        self._unsent: list[object] = []
         self._unsent_bytes = 0
         self._flush_timer: asyncio.TimerHandle | None = None
+        self._received: deque[Any] = deque()
         # Held by whoever waits for a reply.
         self.lock = asyncio.Lock()
 
@@ -140,21 +151,14 @@ class _Connection:
             writer.is_closing() or writer.transport.get_write_buffer_size() > max_queued_bytes
         )
 
-    def send(self, message: object) -> None:
+    def send(self, message: object, size_bytes: int = _BATCH_BYTES) -> None:
         """Queue a message, of which values of pickle.PickleBuffer are not copied."""
-        # Unpickling is safe: both ends are ours, and no other process has the socket.
-        buffers: list[pickle.PickleBuffer] = []
-        pickled = pickle.dumps(message, pickle.HIGHEST_PROTOCOL, buffer_callback=buffers.append)
-        blobs = [buffer.raw() for buffer in buffers]
-        sizes = b"".join(_SIZE.pack(len(blob)) for blob in blobs)
-        head = _SIZES.pack(len(pickled), len(blobs))
-        self._unsent += (head + sizes + pickled, *blobs)
-        self._unsent_bytes += len(pickled) + sum(map(len, blobs))
-        if self._unsent_bytes >= _BATCH_BYTES:
+        self._unsent.append(message)
+        self._unsent_bytes += size_bytes
+        if self._unsent_bytes >= _BATCH_BYTES or len(self._unsent) >= _MAX_BATCH:
             self.flush()
         elif self._flush_timer is None:
-            loop = asyncio.get_running_loop()
-            self._flush_timer = loop.call_later(_BATCH_S, self.flush)
+            self._flush_timer = asyncio.get_running_loop().call_later(_BATCH_S, self.flush)
 
     def flush(self) -> None:
         """Write all queued messages."""
@@ -163,17 +167,26 @@ class _Connection:
             self._flush_timer = None
         unsent, self._unsent = self._unsent, []
         self._unsent_bytes = 0
-        if unsent:
-            self._writer.writelines(unsent)
+        if not unsent:
+            return
+        # Unpickling is safe: both ends are ours, and no other process has the socket.
+        buffers: list[pickle.PickleBuffer] = []
+        pickled = pickle.dumps(unsent, pickle.HIGHEST_PROTOCOL, buffer_callback=buffers.append)
+        blobs = [buffer.raw() for buffer in buffers]
+        sizes = b"".join(_SIZE.pack(len(blob)) for blob in blobs)
+        head = _SIZES.pack(len(pickled), len(blobs))
+        self._writer.writelines((head + sizes + pickled, *blobs))
 
     async def receive(self) -> Any:
         """Return the next message; raise EOFError or OSError if the other end is closed."""
-        read = self._reader.readexactly
-        size, count = _SIZES.unpack(await read(_SIZES.size))
-        sizes = await read(_SIZE.size * count)
-        pickled = await read(size)
-        blobs = [await read(blob_size) for (blob_size,) in _SIZE.iter_unpack(sizes)]
-        return pickle.loads(pickled, buffers=blobs)  # noqa: S301 - see send()
+        if not self._received:
+            read = self._reader.readexactly
+            size, count = _SIZES.unpack(await read(_SIZES.size))
+            sizes = await read(_SIZE.size * count)
+            pickled = await read(size)
+            blobs = [await read(blob_size) for (blob_size,) in _SIZE.iter_unpack(sizes)]
+            self._received.extend(pickle.loads(pickled, buffers=blobs))  # noqa: S301 - see flush()
+        return self._received.popleft()
 
     def close(self) -> None:
         """Close the connection at once."""
@@ -187,7 +200,6 @@ async def _ask(connection: _Connection | None, question: object) -> Any:
         raise Unavailable("no process compares responses")
     async with connection.lock:
         connection.send(question)
-        connection.flush()
         try:
             return await connection.receive()
         except (OSError, EOFError) as error:
@@ -227,7 +239,6 @@ async def serve_report(
                 reply = await reporter.on_message(await messages.receive())
                 if reply is not None:
                     messages.send(reply)
-                    messages.flush()
                 # Messages that have arrived are received without a turn of the loop.
                 await asyncio.sleep(0)
         finally:
@@ -242,7 +253,6 @@ async def _send_reports(reports: _Connection, tally: Tally) -> None:
             for model, number in question.refused.items():
                 tally.add_not_compared(model, FULL, number)
             reports.send(tally.document())
-            reports.flush()
 
 
 class ComparisonProcess(ReportProcess):

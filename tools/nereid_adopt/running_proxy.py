@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.comparison.process import ReportProcess
@@ -11,7 +12,7 @@ from nereid.rpc.net.listener import listen
 from nereid_adopt.calls.traffic import Side
 from nereid_adopt.forecast.known_differences import explain
 from nereid_adopt.proxy.grpc_calls import GrpcClient
-from nereid_adopt.proxy.http2_streams import StreamConnection
+from nereid_adopt.proxy.http2_transport import StreamProtocol
 from nereid_adopt.proxy.http_client import HttpClientConnection
 from nereid_adopt.proxy.recorder import Recorder
 from nereid_adopt.proxy.site import Site
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 FORMAT: Final = "nereid.adopt/1"
 _TIMER_S: Final = 1.0
+_RESTART_S: Final = 1.0
+
+_log = logging.getLogger(__name__)
 
 
 class Proxy:
@@ -34,17 +38,19 @@ class Proxy:
             "nereid_adopt.copies", options, max_queued_bytes=max_queued_bytes
         )
         self.site = Site(
-            http_addresses=options.http_addresses,
-            grpc_addresses=options.grpc_addresses,
-            recorder=Recorder(self._process),
+            options.http_addresses,
+            options.grpc_addresses,
+            Recorder(self._process),
             max_copied_bytes=max_copied_bytes,
         )
         self._listeners: list[Listener] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._restarting: asyncio.Task[None] | None = None
 
     async def open(self, http_address: str, grpc_address: str) -> tuple[str, str]:
         """Listen; return both addresses. Raises OSError."""
         await self._process.start()
+        self._restarting = asyncio.ensure_future(self._restart_process())
         site = self.site
         http = await listen(lambda: HttpClientConnection(site), http_address)
         self._listeners.append(http)
@@ -71,7 +77,7 @@ class Proxy:
         return {
             "format": FORMAT,
             "weight": self.site.traffic.weight,
-            "open_sequences": self.site.traffic.open_sequences,
+            "open_sequences": len(self.site.traffic.open_sequences),
             "responses": {side.name.lower(): recorder.responses[side] for side in Side},
             "failed_over": recorder.failovers,
             "failed": recorder.failures,
@@ -97,10 +103,25 @@ class Proxy:
         for connection in tuple(self.site.connections):
             connection.abort()
         self.site.regions.close()
+        if self._restarting is not None:
+            self._restarting.cancel()
+            await asyncio.gather(self._restarting, return_exceptions=True)
         await self._process.close()
+
+    async def _restart_process(self) -> None:
+        while True:
+            await self._process.wait_ended()
+            self.site.recorder.on_process_lost(self.site.traffic.open_sequences)
+            _log.warning("the process of copies died; restarting it")
+            await self._process.close()
+            await asyncio.sleep(_RESTART_S)
+            try:
+                await self._process.start()
+            except OSError as error:
+                _log.error("the process of copies does not start: %s", error)
 
     def _on_timer(self) -> None:
         for connection in tuple(self.site.connections):
-            if isinstance(connection, StreamConnection):
+            if isinstance(connection, StreamProtocol):
                 connection.on_timer()
         self._timer = asyncio.get_running_loop().call_later(_TIMER_S, self._on_timer)

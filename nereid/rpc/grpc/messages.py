@@ -315,14 +315,7 @@ def send_message(
 ) -> None:
     """Send one message, directly to the output if windows and frame size allow it."""
     size = len(message) + 5
-    if (
-        stream.queue is None
-        and size <= sender.max_direct_bytes
-        and size <= stream.send_window
-        and size <= sender.send_window
-    ):
-        stream.send_window -= size
-        sender.send_window -= size
+    if sender.take_window(stream, size):
         if not sender.out:
             sender.wake()
         sender.out += (

@@ -73,8 +73,7 @@ class Http2Protocol(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close the transport at once; output that was not written is lost."""
-        if self.writer.transport is not None:
-            self.writer.transport.abort()
+        self.writer.abort()
 
     def _read_on_later(self) -> None:
         """Process the remaining bytes after other connections. Until then, read nothing more."""

@@ -86,6 +86,19 @@ class Sender(Generic[S]):
             if self._unread_bytes > _MAX_UNREAD_BYTES:
                 self._on_unread()
 
+    def take_window(self, stream: S, size: int) -> bool:
+        """Return whether content may go directly to `out`; if so, take it from both windows."""
+        if (
+            stream.queue is not None
+            or size > self.max_direct_bytes
+            or size > stream.send_window
+            or size > self.send_window
+        ):
+            return False
+        stream.send_window -= size
+        self.send_window -= size
+        return True
+
     def write_headers(self, stream_id: int, block: bytes, flags: int = 0) -> None:
         """Send a header block on a stream."""
         self.write(self._header_frames(stream_id, block, flags))

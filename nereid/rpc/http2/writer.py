@@ -65,6 +65,11 @@ class Http2Writer:
         self._closing = True
         self.wake()
 
+    def abort(self) -> None:
+        """Close the transport at once; output that was not written is lost."""
+        if self.transport is not None:
+            self.transport.abort()
+
     def begin_turn(self) -> None:
         """Begin a turn. Output from now on is written by end_turn()."""
         self._scheduled = True

@@ -2,7 +2,9 @@
 
 import contextlib
 import json
+import os
 import queue
+import signal
 import socket
 import subprocess
 import threading
@@ -272,6 +274,28 @@ def test_a_new_server_that_hangs_delays_nobody(proxy: Adopting, meshes: tuple[Me
         for _ in range(100):
             client.infer("same", _inputs(tritonclient.grpc), client_timeout=10)
     assert proxy.await_compared(100)["comparison"]["differing"] == 0
+
+
+def test_a_process_of_copies_that_dies_is_restarted(proxy: Adopting) -> None:
+    client = tritonclient.grpc.InferenceServerClient(proxy.grpc)
+    for _ in range(3):
+        client.infer("same", _inputs(tritonclient.grpc))
+    proxy.await_compared(3)
+    children = Path(f"/proc/{proxy.process.pid}/task/{proxy.process.pid}/children")
+    [copies] = map(int, children.read_text().split())
+    os.kill(copies, signal.SIGKILL)
+
+    def compares_anew() -> bool:
+        client.infer("same", _inputs(tritonclient.grpc))
+        report = proxy.report()
+        return bool(report["comparison"].get("compared"))
+
+    until(compares_anew, "another process of copies")
+    report = proxy.report()
+    assert (report["failed"], report["responses"]["new"]) == (0, 0)
+    assert {"model": "same", "reason": "the process of copies died", "count": 3} in report[
+        "not_copied"
+    ]
 
 
 def test_messages_that_are_too_large_have_no_copy(

@@ -132,6 +132,30 @@ async def test_a_server_without_anybody_is_unavailable() -> None:
         await proxy.close()
 
 
+async def test_a_server_that_returns_is_used_again() -> None:
+    handlers = Site().handlers()
+    server = Server(handlers)
+    address = await server.listen("127.0.0.1:0")
+    options = CopyOptions(
+        (address, _NOBODY), (address, _NOBODY), parse_rules({}), TallyOptions(), 5
+    )
+    proxy = Proxy(options, max_queued_bytes=1 << 20, max_copied_bytes=64 << 20)
+    _, port = await proxy.open("127.0.0.1:0", "127.0.0.1:0")
+    channel = SocketChannel(port)
+    try:
+        assert await channel.unary("/test/Echo", b"1") == b"1"
+        await server.close()
+        with pytest.raises(RpcError, match="cannot be reached"):
+            await channel.unary("/test/Echo", b"2")
+        server = Server(handlers)
+        await server.listen(address)
+        assert await channel.unary("/test/Echo", b"3") == b"3"
+    finally:
+        await channel.close()
+        await proxy.close()
+        await server.close()
+
+
 async def test_another_client_library_is_served() -> None:
     gzip = grpc.Compression.Gzip
     async with (

@@ -1,5 +1,7 @@
 """Kinds of calls of KServe v2 and Triton's extensions, by path and method."""
 
+# layout: compiled
+
 from __future__ import annotations
 
 import re

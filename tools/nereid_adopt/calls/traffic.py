@@ -1,5 +1,7 @@
 """The decision which server answers a call: by weight, and by the place of a sequence's start."""
 
+# layout: compiled
+
 from __future__ import annotations
 
 import random
@@ -53,9 +55,9 @@ class Traffic:
         self._sequences: OrderedDict[tuple[str, str], Side] = OrderedDict()
 
     @property
-    def open_sequences(self) -> int:
-        """Number of sequences that have started here and not ended."""
-        return len(self._sequences)
+    def open_sequences(self) -> tuple[tuple[str, str], ...]:
+        """Keys of the sequences that have started here and not ended."""
+        return tuple(self._sequences)
 
     def side_of_other_calls(self) -> Side:
         """Return who answers calls that are no inference: the old server until the last turn."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -61,16 +61,16 @@ class Copies:
         # Sequences of which a copy has failed, until they start anew.
         self._broken: set[tuple[str, str]] = set()
 
-    async def on_message(self, message: CopiedCall | StreamEvent | DrainQuestion) -> object | None:
-        """Handle a call, an event of a stream or a question."""
+    async def on_message(self, message: Any) -> object | None:
+        """Handle an event of a stream, a question, or a call's fields."""
         match message:
-            case CopiedCall():
-                await self.add(message)
             case StreamEvent():
                 self.on_event(message)
             case DrainQuestion():
                 await self.drain()
                 return message
+            case _:
+                await self.add(CopiedCall(*message))
         return None
 
     async def add(self, call: CopiedCall) -> None:

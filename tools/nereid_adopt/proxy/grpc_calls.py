@@ -1,9 +1,12 @@
 """gRPC calls that the proxy passes on: unary ones as a whole, all others as they arrive."""
 
+# layout: compiled
+
 from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +20,9 @@ from nereid_adopt.calls.kinds import CallKind, grpc_call
 from nereid_adopt.calls.requests import NO_FACTS, grpc_facts, model_of
 from nereid_adopt.calls.traffic import Side
 from nereid_adopt.proxy.http2_streams import Http2ClientConnection, Http2ServerConnection
+from nereid_adopt.proxy.http2_transport import StreamProtocol
 from nereid_adopt.proxy.http_server import CONNECT_TIMEOUT_S
+from nereid_adopt.proxy.proxy_stream import StreamOwner
 from nereid_adopt.proxy.recorder import NO_REGION, CopiedCall, GrpcReply, StreamEvent, pieces_of
 
 if TYPE_CHECKING:
@@ -48,14 +53,18 @@ class GrpcClient:
         self.draw = site.traffic.draw_connection()
         self.servers = tuple(GrpcServer(address) for address in site.grpc_addresses)
         self.tasks: set[asyncio.Task[None]] = set()
+        self._protocol: StreamProtocol[Http2ClientConnection] | None = None
         self._found: list[bytes] = []
         self._reader = Messages(self._found.append, site.max_copied_bytes)
 
-    def make_protocol(self) -> Http2ClientConnection:
+    def make_protocol(self) -> StreamProtocol[Http2ClientConnection]:
         """Return the protocol of the client's connection."""
-        connection = Http2ClientConnection(self._on_stream, self._on_closed)
-        self.site.connections.add(connection)
-        return connection
+        protocol = StreamProtocol(
+            partial(Http2ClientConnection, on_stream=self._on_stream, on_closed=self._on_closed)
+        )
+        self._protocol = protocol
+        self.site.connections.add(protocol)
+        return protocol
 
     def _on_stream(self, stream: ProxyStream, head: Block) -> UnaryCall | StreamCall:
         path = (head.get(b":path") or b"").decode("latin-1")
@@ -64,8 +73,9 @@ class GrpcClient:
             return UnaryCall(self, stream, head, path, kind)
         return StreamCall(self, stream, head, path, copied=kind is CallKind.STREAM)
 
-    def _on_closed(self, connection: Http2ClientConnection) -> None:
-        self.site.connections.discard(connection)
+    def _on_closed(self) -> None:
+        if self._protocol is not None:
+            self.site.connections.discard(self._protocol)
         for task in tuple(self.tasks):
             task.cancel()
         for server in self.servers:
@@ -90,7 +100,7 @@ class GrpcClient:
         if connection is None:
             self.spawn(self._connect_and_open(side, response, head, content))
         else:
-            _open(connection, response, head, content)
+            response.server = connection.request(head.encoded, content, response)
         return response
 
     async def _connect_and_open(
@@ -103,7 +113,7 @@ class GrpcClient:
                 response.refuse()
             return
         if not response.is_done:
-            _open(connection, response, head, content)
+            response.server = connection.request(head.encoded, content, response)
 
     def message_of(self, head: Block | None, content: Iterable[bytes]) -> bytes | None:
         """Return the message in the content of a unary call, or `None` if it is damaged."""
@@ -136,7 +146,7 @@ class GrpcServer:
         self._address = address
         self._dialer = Dialer(address, CONNECT_TIMEOUT_S)
         self._connection: Http2ServerConnection | None = None
-        self._dialing: asyncio.Task[Http2ServerConnection] | None = None
+        self._dialing: asyncio.Task[StreamProtocol[Http2ServerConnection]] | None = None
 
     async def connect(self) -> Http2ServerConnection:
         """Return a usable connection that has a slot for a stream; may raise OSError."""
@@ -144,11 +154,9 @@ class GrpcServer:
             connection = self._connection
             if connection is None or not connection.usable:
                 if self._dialing is None:
-                    self._dialing = asyncio.ensure_future(
-                        self._dialer.connect(Http2ServerConnection, None)
-                    )
+                    self._dialing = asyncio.ensure_future(self._dialer.connect(_dial, None))
                     self._dialing.add_done_callback(self._on_dialed)
-                connection = await asyncio.shield(self._dialing)
+                connection = (await asyncio.shield(self._dialing)).connection
             free = asyncio.Event()
             connection.when_free(free.set)
             await free.wait()
@@ -167,12 +175,16 @@ class GrpcServer:
         if self._dialing is not None:
             self._dialing.cancel()
         if self._connection is not None:
-            self._connection.abort()
+            self._connection.writer.abort()
 
-    def _on_dialed(self, task: asyncio.Task[Http2ServerConnection]) -> None:
+    def _on_dialed(self, task: asyncio.Task[StreamProtocol[Http2ServerConnection]]) -> None:
         self._dialing = None
         if not task.cancelled() and task.exception() is None:
-            self._connection = task.result()
+            self._connection = task.result().connection
+
+
+def _dial() -> StreamProtocol[Http2ServerConnection]:
+    return StreamProtocol(Http2ServerConnection)
 
 
 class Messages:
@@ -221,7 +233,7 @@ class Messages:
         return False
 
 
-class _Response:
+class _Response(StreamOwner):
     """Response of one server to a unary call, passed on to the client if there is one.
 
     refused: the server did not process the call, and nothing was passed on. on_done: called once,
@@ -249,7 +261,7 @@ class _Response:
         self.head: Block | None = None
         self.trailers: Block | None = None
         self._content: list[bytes] = []
-        self._content_bytes = 0
+        self.content_bytes = 0
         self._passed_on = False
 
     @property
@@ -260,7 +272,7 @@ class _Response:
     @property
     def content(self) -> list[bytes] | None:
         """The response's content in pieces; `None` if it was too large to be kept."""
-        return None if self._content_bytes > self._max_bytes else self._content
+        return None if self.content_bytes > self._max_bytes else self._content
 
     def on_head(self, block: Block) -> None:
         self.head = block
@@ -275,8 +287,8 @@ class _Response:
             self.before_message()
             self.before_message = None
         self._pass_on_head()
-        self._content_bytes += len(content)
-        if self._content_bytes <= self._max_bytes:
+        self.content_bytes += len(content)
+        if self.content_bytes <= self._max_bytes:
             self._content.append(content)
         else:
             self._content.clear()
@@ -338,7 +350,7 @@ class _Response:
             self._on_done(self)
 
 
-class UnaryCall:
+class UnaryCall(StreamOwner):
     """A unary call: its request is read as a whole, then one of the servers responds."""
 
     def __init__(
@@ -355,7 +367,7 @@ class UnaryCall:
         # The attributes of an inference follow.
         self._side = Side.OLD
         self._attempts = 0
-        self._begin = 0.0
+        self._begin = self._latency_s = 0.0
         self._request: bytes | None = None
         self._model = ""
         self._facts = NO_FACTS
@@ -425,10 +437,8 @@ class UnaryCall:
         if not response.refused:
             recorder.responses[self._side] += 1
             if response.status and self._request is not None:
-                # After the response is written.
-                asyncio.get_running_loop().call_soon(
-                    self._copy, self._request, response, perf_counter() - self._begin
-                )
+                self._latency_s = perf_counter() - self._begin
+                recorder.record_later(self._record)
         elif self._side is Side.NEW:
             recorder.failovers += 1
             if self._facts.step is not None:
@@ -442,8 +452,11 @@ class UnaryCall:
             recorder.failures += 1
             fail_call(self._stream, _UNREACHABLE)
 
-    def _copy(self, request: bytes, response: _Response, latency_s: float) -> None:
+    def _record(self) -> None:
         model, facts, recorder = self._model, self._facts, self._client.site.recorder
+        request, response = self._request, self._response
+        assert request is not None
+        assert response is not None
         if not recorder.may_copy(model, facts):
             return
         content = response.content
@@ -461,11 +474,12 @@ class UnaryCall:
                 headers=self._head.metadata,
                 request=pieces_of((request,)),
                 reply=self._client.reply_of(response, content),
-                latency_s=latency_s,
+                latency_s=self._latency_s,
                 step=facts.step,
                 inputs=self._inputs,
                 outputs=self._outputs,
-            )
+            ),
+            self._content_bytes + response.content_bytes,
         )
 
     async def _change(self) -> None:
@@ -503,7 +517,7 @@ class UnaryCall:
             raise
 
 
-class StreamCall:
+class StreamCall(StreamOwner):
     """A call whose messages are passed on as they arrive, in both directions.
 
     With copies, the server is chosen when the first message has arrived.
@@ -707,7 +721,7 @@ class StreamCall:
             self._client.site.recorder.abandon_stream(self._number)
 
 
-class _StreamReplies:
+class _StreamReplies(StreamOwner):
     """Owner of a stream's server side."""
 
     def __init__(self, call: StreamCall) -> None:
@@ -733,13 +747,3 @@ def fail_call(stream: ProxyStream, message: str) -> None:
     """End a call as unavailable."""
     head = b"" if stream.head_sent else _HEAD
     stream.end(head + encode_status(Status.UNAVAILABLE, message))
-
-
-def _open(
-    connection: Http2ServerConnection, response: _Response, head: Block, content: list[bytes]
-) -> None:
-    stream = response.server = connection.open(head.encoded, response)
-    for piece in content:
-        stream.send_content(piece)
-    stream.end()
-    connection.flush_if_alone()

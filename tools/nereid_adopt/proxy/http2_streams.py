@@ -3,9 +3,10 @@
 Header blocks and content are passed on as they are; only their frames are made anew.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -16,13 +17,13 @@ from nereid.rpc.http2.connection import Http2Connection
 from nereid.rpc.http2.frames import Code, Http2ConnectionError, Http2StreamError
 from nereid.rpc.http2.header_decoder import HeaderDecoder
 from nereid.rpc.http2.limits import Limits
-from nereid.rpc.http2.protocol import Http2Protocol
 from nereid.rpc.http2.stream import LOCAL_CLOSED, REMOTE_CLOSED
-from nereid_adopt.proxy.proxy_stream import Block, ProxyStream
+from nereid_adopt.proxy.proxy_stream import Block, ProxyStream, StreamHolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nereid.rpc.http2.writer import Http2Writer
     from nereid_adopt.proxy.proxy_stream import StreamOwner
 
 _CACHED_BLOCKS: Final = 64
@@ -30,30 +31,24 @@ CLIENT_LIMITS: Final = Limits(max_header_list_bytes=1 << 16, stream_window_bytes
 SERVER_LIMITS: Final = replace(CLIENT_LIMITS, trusts_peer=True)
 
 
-class StreamConnection(Http2Protocol):
-    """One HTTP/2 connection, the handler of its events and the reader of its content."""
+class StreamConnection(StreamHolder):
+    """One HTTP/2 connection: the handler of its events and the reader of its content."""
 
-    def __init__(self, limits: Limits, *, server: bool) -> None:
-        super().__init__(asyncio.get_running_loop())
+    def __init__(self, limits: Limits, writer: Http2Writer, *, server: bool) -> None:
+        self.writer = writer
         self.http2: Http2Connection[ProxyStream] = Http2Connection(
-            limits, self, self, server=server, wake=self.writer.wake
+            limits, self, self, server=server, wake=writer.wake
         )
         self.leaving = False
         self._decoder = HeaderDecoder(limits.max_header_list_bytes)
         self._blocks: BoundedCache[bytes, Block] = BoundedCache(_CACHED_BLOCKS)
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self) -> None:
         """End all streams."""
-        super().connection_lost(exc)
         self.leaving = True
         for stream in self.http2.connection_lost():
             self._close(stream, Code.CONNECT_ERROR, processed=True)
         self.on_closed()
-
-    def flush_if_alone(self) -> None:
-        """Write at once if no other stream can join the write."""
-        if len(self.http2.streams.open) <= 1:
-            self.writer.flush()
 
     def decode(self, block: bytes) -> Block:
         """Return a decoded header block."""
@@ -116,9 +111,6 @@ class StreamConnection(Http2Protocol):
         if owner is not None:
             owner.on_end(block)
 
-    def on_stream_closed(self) -> None:
-        """Do nothing."""
-
     def on_closed(self) -> None:
         """Do nothing."""
 
@@ -133,10 +125,11 @@ class Http2ClientConnection(StreamConnection):
 
     def __init__(
         self,
+        writer: Http2Writer,
         on_stream: Callable[[ProxyStream, Block], StreamOwner],
-        on_closed: Callable[[Http2ClientConnection], None],
+        on_closed: Callable[[], None],
     ) -> None:
-        super().__init__(CLIENT_LIMITS, server=True)
+        super().__init__(CLIENT_LIMITS, writer, server=True)
         self._on_stream = on_stream
         self._on_closed = on_closed
 
@@ -172,14 +165,14 @@ class Http2ClientConnection(StreamConnection):
 
     def on_closed(self) -> None:
         """Report the end of the connection."""
-        self._on_closed(self)
+        self._on_closed()
 
 
 class Http2ServerConnection(StreamConnection):
     """A connection to a server."""
 
-    def __init__(self) -> None:
-        super().__init__(SERVER_LIMITS, server=False)
+    def __init__(self, writer: Http2Writer) -> None:
+        super().__init__(SERVER_LIMITS, writer, server=False)
         self._waiting: deque[Callable[[], None]] = deque()
 
     @property
@@ -202,6 +195,19 @@ class Http2ServerConnection(StreamConnection):
             start()
         else:
             self._waiting.append(start)
+
+    def request(self, block: bytes, content: list[bytes], owner: StreamOwner) -> ProxyStream:
+        """Open a stream, and send a whole request on it: at once if no other stream is open."""
+        is_alone = not self.http2.streams.open
+        if is_alone:
+            self.writer.begin_turn()
+        stream = self.open(block, owner)
+        for piece in content:
+            stream.send_content(piece)
+        stream.end()
+        if is_alone:
+            self.writer.end_turn()
+        return stream
 
     def open(self, block: bytes, owner: StreamOwner) -> ProxyStream:
         """Open a stream."""
@@ -260,7 +266,7 @@ class Http2ServerConnection(StreamConnection):
         while self._waiting and (self._has_slot or not self.usable):
             self._waiting.popleft()()
         if self.leaving and not self.http2.streams.open:
-            self.close()
+            self.writer.close()
 
     def on_closed(self) -> None:
         """Let waiting streams find another connection."""

@@ -310,7 +310,8 @@ class HttpClientConnection(asyncio.Protocol):
                     encoding=request.encoding,
                     inputs=inputs,
                     outputs=outputs,
-                )
+                ),
+                request.body_bytes + exchange.body_bytes,
             )
         return _keeps(request, exchange)
 

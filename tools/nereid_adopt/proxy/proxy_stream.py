@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from nereid.rpc.grpc.metadata import literal
 from nereid.rpc.http2 import frames
@@ -14,6 +14,7 @@ from nereid.rpc.http2.stream import LOCAL_CLOSED, REMOTE_CLOSED, Stream
 if TYPE_CHECKING:
     from nereid.rpc.http2.connection import Http2Connection
     from nereid.rpc.http2.header_decoder import Field
+    from nereid.rpc.http2.writer import Http2Writer
 
 # Fields of requests that gRPC's libraries set: a copy has those of its own connection.
 _OWN_FIELDS: Final = frozenset(
@@ -41,7 +42,7 @@ class Block:
         return self._values.get(name)
 
 
-class StreamOwner(Protocol):
+class StreamOwner:
     """Receiver of one stream's events. on_end's block is the trailers; `None` without any."""
 
     def on_head(self, block: Block) -> None:
@@ -60,16 +61,19 @@ class StreamOwner(Protocol):
         """Handle a queue that has become short."""
 
 
-class StreamHolder(Protocol):
-    """Connection of a stream."""
+class StreamHolder:
+    """Connection of streams."""
 
     http2: Http2Connection[ProxyStream]
+    writer: Http2Writer
 
     def on_stream_closed(self) -> None:
         """Handle a stream that this side has reset."""
 
     def flush_if_alone(self) -> None:
-        """Write now what waits, if no other stream is open."""
+        """Write at once if no other stream can join the write."""
+        if len(self.http2.streams.open) <= 1:
+            self.writer.flush()
 
 
 class ProxyStream(Stream):
@@ -109,15 +113,7 @@ class ProxyStream(Stream):
         if not (self.is_open and content):
             return
         sender = self.connection.http2.sender
-        size = len(content)
-        if (
-            self.queue is None
-            and size <= sender.max_direct_bytes
-            and size <= self.send_window
-            and size <= sender.send_window
-        ):
-            self.send_window -= size
-            sender.send_window -= size
+        if sender.take_window(self, len(content)):
             sender.write(frames.frame(frames.DATA, 0, self.id, content))
         else:
             sender.enqueue(self, (content,))

@@ -1,30 +1,39 @@
 """Calls that are to be compared, on their way to the process that sends the copies."""
 
+# layout: compiled
+
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Mapping  # noqa: TC003 - mypyc reads the fields' types
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pickle import PickleBuffer
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.core.errors import Unavailable
-from nereid_adopt.calls.traffic import Side
+from nereid_adopt.calls.traffic import SequenceStep, Side
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from nereid.comparison.process import ReportProcess
     from nereid_adopt.calls.requests import RequestFacts
-    from nereid_adopt.calls.traffic import SequenceStep
 
 BROKEN_SEQUENCE: Final = "a request of its sequence was not copied"
+LOST: Final = "the process of copies died"
 NO_REGION: Final = "its shared memory cannot be read"
 _MIN_BUFFER_BYTES: Final = 8192
 _MAX_DRAIN_S: Final = 2.0
 _MAX_BROKEN: Final = 100_000
 _MAX_COUNTS: Final = 1000
+# Size of a call without its contents, about.
+_OVERHEAD_BYTES: Final = 1000
+# Calls are handed to the process when clients have their responses: so many, or after this time.
+_MAX_WAITING: Final = 64
+_WAIT_S: Final = 0.005
 _OTHER: Final = "(other)"
 
 
@@ -112,9 +121,13 @@ class Recorder:
         self.failures = 0
         self.not_copied: Counter[tuple[str, str]] = Counter()
         self.changes: Counter[tuple[str, bool]] = Counter()
+        # Copies by model that the process got, and the last stream among them.
+        self._sent: Counter[str] = Counter()
+        self._last_stream = self._last_lost_stream = -1
         self._abandoned: list[int] = []
         # Sequences of which a request was not copied.
         self._broken: set[tuple[str, str]] = set()
+        self._waiting: list[Callable[[], None]] = []
         self._draining: asyncio.Future[None] | None = None
 
     def may_copy(self, model: str, facts: RequestFacts) -> bool:
@@ -131,14 +144,51 @@ class Recorder:
             self._broken.discard(step.key)
         return False
 
-    def submit(self, call: CopiedCall) -> None:
-        """Queue a call, or count it if the queue is full."""
-        if not self._process.submit(call.model, call):
+    def record_later(self, record: Callable[[], None]) -> None:
+        """Call record() soon, when it delays no response."""
+        self._waiting.append(record)
+        if len(self._waiting) >= _MAX_WAITING:
+            self._record_waiting()
+        elif len(self._waiting) == 1:
+            asyncio.get_running_loop().call_later(_WAIT_S, self._record_waiting)
+
+    def _record_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for record in waiting:
+            record()
+
+    def submit(self, call: CopiedCall, size_bytes: int) -> None:
+        """Queue a call, or count it if the queue is full; size_bytes: of request and response."""
+        size_bytes += _OVERHEAD_BYTES
+        for contents in (call.inputs, call.outputs):
+            size_bytes += sum(map(len, contents.values()))
+        # A plain tuple is pickled in a fifth of the time.
+        if self._process.submit(call.model, tuple(call), size_bytes):
+            self._count_sent(call.model)
+        else:
             self._break_sequence(call.step)
 
     def submit_event(self, event: StreamEvent) -> bool:
-        """Queue an event of a stream; return False if the queue is full."""
-        return self._report_abandoned() and self._process.submit(event.model, event)
+        """Queue an event of a stream; return False if the queue is full, or its copy is lost."""
+        if event.stream <= self._last_lost_stream:
+            return False
+        size = _OVERHEAD_BYTES + len(event.message)
+        if not (self._report_abandoned() and self._process.submit(event.model, event, size)):
+            return False
+        self._last_stream = max(self._last_stream, event.stream)
+        if event.kind == "request":
+            self._count_sent(event.model)
+        return True
+
+    def on_process_lost(self, open_sequences: Iterable[tuple[str, str]]) -> None:
+        """Count all copies that the process got, because their comparison is lost with it."""
+        for model, number in self._sent.items():
+            self._count_not_copied(model, LOST, number)
+        self._sent.clear()
+        self._abandoned.clear()
+        self._last_lost_stream = self._last_stream
+        # Copies of their next requests might lack the ones before.
+        self._broken.update(islice(open_sequences, max(0, _MAX_BROKEN - len(self._broken))))
 
     def skip(self, model: str, reason: str, step: SequenceStep | None = None) -> None:
         """Count a request that has no copy."""
@@ -166,6 +216,7 @@ class Recorder:
 
     async def drain(self) -> None:
         """Wait until the copies of all earlier calls have ended, for two seconds at most."""
+        self._record_waiting()
         # Not cancelled at the limit: the reply to come must not be taken for another one.
         if self._draining is None or self._draining.done():
             self._draining = asyncio.ensure_future(self._ask_drained())
@@ -175,11 +226,16 @@ class Recorder:
         with suppress(Unavailable):
             await self._process.ask_in_order(DrainQuestion())
 
-    def _count_not_copied(self, model: str, reason: str) -> None:
+    def _count_sent(self, model: str) -> None:
+        if model not in self._sent and len(self._sent) >= _MAX_COUNTS:
+            model = _OTHER
+        self._sent[model] += 1
+
+    def _count_not_copied(self, model: str, reason: str, number: int = 1) -> None:
         # Clients may name any models.
         if (model, reason) not in self.not_copied and len(self.not_copied) >= _MAX_COUNTS:
             model = _OTHER
-        self.not_copied[model, reason] += 1
+        self.not_copied[model, reason] += number
 
     def _break_sequence(self, step: SequenceStep | None) -> None:
         if step is not None and not step.end and len(self._broken) < _MAX_BROKEN:

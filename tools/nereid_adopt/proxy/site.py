@@ -1,46 +1,54 @@
 """State that all connections of the proxy share."""
 
+# layout: compiled
+
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from nereid_adopt.calls.regions import Regions
 from nereid_adopt.calls.traffic import Traffic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Protocol
-
     from nereid_adopt.calls.requests import RequestFacts
     from nereid_adopt.calls.traffic import Side
     from nereid_adopt.proxy.recorder import Recorder
 
-    class Closable(Protocol):
-        """A client's connection."""
 
-        def abort(self) -> None:
-            """Close the connection at once."""
+class Closable(Protocol):
+    """A client's connection."""
+
+    def abort(self) -> None:
+        """Close the connection at once."""
 
 
-@dataclass(kw_only=True)
 class Site:
-    """Both servers' addresses (old, new), the traffic between them, and the open connections.
+    """Both servers' addresses (old, new), the traffic between them, and the open connections."""
 
-    max_copied_bytes: larger requests and responses are passed on without a copy. max_change_s: how
-    long the change of one server may keep the client waiting for the other's.
-    """
+    def __init__(
+        self,
+        http_addresses: tuple[str, str],
+        grpc_addresses: tuple[str, str],
+        recorder: Recorder,
+        *,
+        max_copied_bytes: int = 64 << 20,
+        max_change_s: float = 5.0,
+    ) -> None:
+        """Create the state.
 
-    http_addresses: tuple[str, str]
-    grpc_addresses: tuple[str, str]
-    recorder: Recorder
-    max_copied_bytes: int = 64 << 20
-    max_change_s: float = 5.0
-    traffic: Traffic = field(default_factory=Traffic)
-    regions: Regions = field(default_factory=Regions)
-    connections: set[Closable] = field(default_factory=set)
-    _streams: Iterator[int] = field(default_factory=count)
+        max_copied_bytes: larger requests and responses are passed on without a copy. max_change_s:
+        how long the change of one server may keep the client waiting for the other's.
+        """
+        self.http_addresses = http_addresses
+        self.grpc_addresses = grpc_addresses
+        self.recorder = recorder
+        self.max_copied_bytes = max_copied_bytes
+        self.max_change_s = max_change_s
+        self.traffic = Traffic()
+        self.regions = Regions()
+        self.connections: set[Closable] = set()
+        self._streams = count()
 
     def side_of_request(self, facts: RequestFacts) -> Side:
         """Return who responds to an inference: by weight, if that server has its regions."""

@@ -44,16 +44,16 @@ def test_a_sequence_keeps_the_side_of_its_start() -> None:
     traffic.weight = 0
     assert traffic.side_of_request(step(sequence_id="2")) is Side.NEW
     assert traffic.side_of_request(step(end=True, sequence_id="2")) is Side.NEW
-    assert traffic.open_sequences == 1
+    assert len(traffic.open_sequences) == 1
     assert traffic.side_of_request(step(end=True)) is Side.OLD
-    assert traffic.open_sequences == 0
+    assert len(traffic.open_sequences) == 0
 
 
 def test_a_sequence_that_began_before_the_proxy_is_the_old_server_s() -> None:
     traffic = Traffic(drawing([0.0]))
     traffic.weight = 100
     assert traffic.side_of_request(step()) is Side.OLD
-    assert traffic.open_sequences == 0
+    assert len(traffic.open_sequences) == 0
 
 
 def test_a_stream_follows_its_connection_or_its_sequence() -> None:
@@ -74,5 +74,5 @@ def test_the_oldest_sequences_are_forgotten_first() -> None:
     traffic.weight = 100
     for number in range(module._MAX_SEQUENCES + 1):
         traffic.side_of_request(step(start=True, sequence_id=str(number)))
-    assert traffic.open_sequences == module._MAX_SEQUENCES
+    assert len(traffic.open_sequences) == module._MAX_SEQUENCES
     assert traffic.side_of_request(step(sequence_id="0")) is Side.OLD

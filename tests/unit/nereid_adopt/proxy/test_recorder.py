@@ -14,7 +14,7 @@ def facts(*, start: bool = False, end: bool = False) -> RequestFacts:
 
 def submit(recorder: Recorder, found: RequestFacts) -> None:
     """Submit a call to a process that was not started, which takes none."""
-    recorder.submit(CopiedCall("m", Side.OLD, "/", (), (b"",), _REPLY, 0.0, found.step))
+    recorder.submit(CopiedCall("m", Side.OLD, "/", (), (b"",), _REPLY, 0.0, found.step), 0)
 
 
 def recorder() -> Recorder:
