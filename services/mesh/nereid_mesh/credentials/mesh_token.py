@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -32,6 +33,7 @@ class MeshTokenSettings(MeshAccessSettings):
         f"the role to make a token for: {', '.join(role.value for role in Role)}",
         choice(*(role.value for role in Role)),
     )
+    output: str | None = flag(None, "a file for the token, readable by its user alone")
 
     def errors(self) -> list[str]:
         """Return the errors in these settings, one line each."""
@@ -47,11 +49,21 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the token, and return the exit code."""
+    """Print the token, or write it to --output, and return the exit code."""
     settings = read_settings(MeshTokenSettings, argv, read_environ(), _PROGRAM)
     token = settings.read_mesh_token()
     made = new_token()
     if settings.role is not None and token is not None:
         made = token.role_token(Role(settings.role))
-    sys.stdout.write(f"{made}\n")
+    if settings.output is None:
+        sys.stdout.write(f"{made}\n")
+        return 0
+    try:
+        descriptor = os.open(settings.output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            os.fchmod(descriptor, 0o600)
+            file.write(f"{made}\n")
+    except OSError as error:
+        sys.stderr.write(f"--output: '{settings.output}': {error.strerror}\n")
+        return 1
     return 0
