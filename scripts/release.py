@@ -2,7 +2,7 @@
 
 usage: release.py check [--tag vX.Y.Z]   fails where version, changelog, chart or contract disagree
        release.py build [--output DIR]   sdist, pure wheel, chart and their checksums, of HEAD
-       release.py compare [--compiled]   builds twice, and fails where a file has two digests
+       release.py compare [--compiled] [--images]   builds twice, and fails where digests differ
        release.py notes                  the changelog's section of this version
        release.py sums DIR               writes DIR/SHA256SUMS
 
@@ -13,10 +13,12 @@ compiled wheels, the images, signatures and attestations.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import email
 import gzip
 import hashlib
 import io
+import json
 import os
 import re
 import shutil
@@ -27,11 +29,20 @@ import tempfile
 import tomllib
 import zipfile
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[1]
 CHART = Path("deploy/helm/nereid")
 _SECTION = re.compile(r"^## (.+)$", re.MULTILINE)
 _RELEASED = re.compile(r"(\d+\.\d+\.\d+)(?: - \d{4}-\d{2}-\d{2})?")
+# Targets of deploy/Dockerfile, with their build arguments; those for GPUs are as large as CUDA.
+IMAGES = {
+    **{name: (f"SERVICE={name}",) for name in ("gateway", "scheduler", "cache", "executor")},
+    "serve": ("REQUIREMENTS=serve-image",),
+}
 # Versions of images, in manifests and in what pages tell readers to type, and of the chart.
 _STATED = re.compile(r"\bnereid-[a-z-]+:(\d+\.\d+\.\d+)\b|\btargetRevision: (\d+\.\d+\.\d+)\b")
 _STATING = ("deploy/**/*.yaml", "deploy/**/*.md", "docs/**/*.md", "README.md")
@@ -107,20 +118,9 @@ def build(output: Path, *, compiled: bool = False) -> None:
     """
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
-    git = shutil.which("git") or "git"
-    date = [git, "log", "-1", "--format=%ct", "HEAD"]
-    epoch = subprocess.run(date, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    environment = {**os.environ, "SOURCE_DATE_EPOCH": epoch.strip(), "PYTHONHASHSEED": "0"}
-    # Only the tracked files are built: what an earlier build left in the checkout is not released.
-    with tempfile.TemporaryDirectory() as directory:
-        tree = Path(directory)
-        archive = tree / "tree.tar"
-        # The modes in the wheel are those of the files, less the umask.
-        command = [git, "-c", "tar.umask=0022", "archive", f"--output={archive}", "HEAD"]
-        subprocess.run(command, cwd=ROOT, check=True)
-        with tarfile.open(archive) as file:
-            file.extractall(tree, filter="data")
-        archive.unlink()
+    epoch = _git("log", "-1", "--format=%ct", "HEAD")
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": epoch, "PYTHONHASHSEED": "0"}
+    with _tree_of_head() as tree:
         command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(output)]
         for compiles in ("0", "1") if compiled else ("0",):
             subprocess.run(
@@ -146,6 +146,51 @@ def build(output: Path, *, compiled: bool = False) -> None:
     wheels = [] if compiled else ["compiled wheels"]
     not_made = [*wheels, "images", "signatures"] + ([] if packaged else ["the chart"])
     print(f"not made here: {', '.join(not_made)}{'' if twine else '; twine check did not run'}")
+
+
+def _git(*words: str) -> str:
+    command = [shutil.which("git") or "git", *words]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+@contextlib.contextmanager
+def _tree_of_head() -> Iterator[Path]:
+    """Only the tracked files are built: what an earlier build left in the checkout is not."""
+    with tempfile.TemporaryDirectory() as directory:
+        tree = Path(directory)
+        archive = tree / "tree.tar"
+        # The modes in the wheel are those of the files, less the umask.
+        _git("-c", "tar.umask=0022", "archive", f"--output={archive}", "HEAD")
+        with tarfile.open(archive) as file:
+            file.extractall(tree, filter="data")
+        archive.unlink()
+        yield tree
+
+
+def image_digests(*options: str) -> list[str]:
+    """Build all images of HEAD for CPUs, and return a line for each: digest and name.
+
+    The digest is that of the layers and the configuration. An engine's own has the time of the
+    build as well, unless it knows SOURCE_DATE_EPOCH. PYTHON_IMAGE and COMPILE are build arguments.
+    """
+    docker = shutil.which("docker") or "docker"
+    lines = []
+    with _tree_of_head() as tree:
+        for name, arguments in IMAGES.items():
+            image = f"nereid-{name}:reproduced"
+            command = [docker, "build", "--quiet", f"--target={name}", f"--tag={image}", *options]
+            given = ("PYTHON_IMAGE", "COMPILE", *arguments)
+            command += [f"--build-arg={each}" for each in given]
+            command += ["--file=deploy/Dockerfile", "."]
+            subprocess.run(command, cwd=tree, check=True, stdout=subprocess.DEVNULL)
+            shown = [docker, "image", "inspect", image]
+            done = subprocess.run(shown, check=True, capture_output=True, text=True)
+            (facts,) = json.loads(done.stdout)
+            parts = [facts["RootFS"]["Layers"], facts["Config"]]
+            digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+            lines.append(f"{digest}  nereid-{name}")
+    return lines
 
 
 def package_chart(chart: Path, output: Path) -> bool:
@@ -185,16 +230,20 @@ def repack(archive: Path, epoch: int) -> None:
     archive.write_bytes(gzip.compress(content.getvalue(), mtime=epoch))
 
 
-def compare(*, compiled: bool) -> None:
-    """Build twice, in other places and with other variables; exit if the files differ."""
+def compare(*, compiled: bool, images: bool) -> None:
+    """Build twice, in other places and with other variables; exit if files or images differ."""
     with tempfile.TemporaryDirectory() as directory:
-        sums = []
+        sums: list[list[str]] = []
         for name, zone, mask in (("one", "UTC", 0o022), ("the other", "Asia/Tokyo", 0o077)):
             os.environ["TZ"] = zone
             os.umask(mask)
             output = Path(directory, name)
             build(output, compiled=compiled)
-            sums.append((output / "SHA256SUMS").read_text().splitlines())
+            lines = (output / "SHA256SUMS").read_text().splitlines()
+            if images:
+                # The first build may be an earlier one's, from the engine's cache.
+                lines += image_digests(*["--no-cache"] * len(sums))
+            sums.append(lines)
         differing = sorted(set(sums[0]) ^ set(sums[1]))
         if differing:
             sys.exit("\n".join(["two builds differ:", *differing]))
@@ -238,7 +287,9 @@ def main() -> None:
     commands.add_parser("build").add_argument(
         "--output", type=Path, default=ROOT / "build" / "release"
     )
-    commands.add_parser("compare").add_argument("--compiled", action="store_true")
+    comparing = commands.add_parser("compare")
+    comparing.add_argument("--compiled", action="store_true")
+    comparing.add_argument("--images", action="store_true")
     commands.add_parser("notes")
     commands.add_parser("sums").add_argument("folder", type=Path)
     given = parser.parse_args()
@@ -247,7 +298,7 @@ def main() -> None:
     elif given.command == "build":
         build(given.output.absolute())
     elif given.command == "compare":
-        compare(compiled=given.compiled)
+        compare(compiled=given.compiled, images=given.images)
     elif given.command == "sums":
         write_checksums(given.folder)
     else:
