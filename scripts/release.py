@@ -1,10 +1,11 @@
 """Check that the version is the same everywhere, and build the files of a release.
 
 usage: release.py check [--tag vX.Y.Z]   fails where version, changelog, chart or contract disagree
-       release.py build [--output DIR]   sdist, pure wheel, chart and their checksums, of HEAD
+       release.py build [--output DIR]   sdist, pure wheel, chart, provenance, checksums, of HEAD
        release.py compare [--compiled] [--images]   builds twice, and fails where digests differ
        release.py notes                  the changelog's section of this version
-       release.py sums DIR               writes DIR/SHA256SUMS
+       release.py sums DIR               writes DIR/provenance.intoto.json and DIR/SHA256SUMS
+       release.py verify DIR             fails where a file is not what the provenance says
 
 `make release-dry-run` is check and build; .github/workflows/release.yml does all three and adds the
 compiled wheels, the images, signatures and attestations.
@@ -43,6 +44,10 @@ IMAGES = {
     **{name: (f"SERVICE={name}",) for name in ("gateway", "scheduler", "cache", "executor")},
     "serve": ("REQUIREMENTS=serve-image",),
 }
+PROVENANCE = "provenance.intoto.json"
+_STATEMENT = "https://in-toto.io/Statement/v1"
+_PREDICATE = "https://slsa.dev/provenance/v1"
+_COMMIT = re.compile(r"[0-9a-f]{40,64}")
 # Versions of images, in manifests and in what pages tell readers to type, and of the chart.
 _STATED = re.compile(r"\bnereid-[a-z-]+:(\d+\.\d+\.\d+)\b|\btargetRevision: (\d+\.\d+\.\d+)\b")
 _STATING = ("deploy/**/*.yaml", "deploy/**/*.md", "docs/**/*.md", "README.md")
@@ -140,6 +145,7 @@ def build(output: Path, *, compiled: bool = False) -> None:
     if twine is not None:
         packages = [str(path) for path in output.iterdir() if path.suffix != ".tgz"]
         subprocess.run([twine, "check", "--strict", *packages], check=True)
+    write_provenance(output)
     write_checksums(output)
     for path in sorted(output.iterdir()):
         print(f"{path}: {path.stat().st_size} bytes")
@@ -279,6 +285,101 @@ def write_checksums(folder: Path) -> None:
     (folder / "SHA256SUMS").write_text("".join(lines))
 
 
+def lock_files(commit: str) -> dict[str, str]:
+    """Return the SHA-256 of each file of requirements/ in a commit, by path."""
+    paths = _git("ls-tree", "--name-only", commit, "requirements/").splitlines()
+    command = [shutil.which("git") or "git", "show"]
+    return {
+        path: hashlib.sha256(
+            subprocess.run(
+                [*command, f"{commit}:{path}"], cwd=ROOT, check=True, capture_output=True
+            ).stdout
+        ).hexdigest()
+        for path in paths
+    }
+
+
+def write_provenance(folder: Path) -> None:
+    """Write what made the files of a folder: an in-toto statement with SLSA's provenance."""
+    commit = _git("rev-parse", "HEAD")
+    source: dict[str, object] = {"name": "source", "digest": {"gitCommit": commit}}
+    builder, run = "urn:nereid-mesh:build-on-a-machine", {}
+    variables = os.environ
+    if "GITHUB_ACTIONS" in variables:
+        server, repository = variables["GITHUB_SERVER_URL"], variables["GITHUB_REPOSITORY"]
+        source["uri"] = f"git+{server}/{repository}@{variables['GITHUB_REF']}"
+        builder = f"{server}/{variables['GITHUB_WORKFLOW_REF']}"
+        identity = f"{variables['GITHUB_RUN_ID']}/attempts/{variables['GITHUB_RUN_ATTEMPT']}"
+        run = {"metadata": {"invocationId": f"{server}/{repository}/actions/runs/{identity}"}}
+    locks = [
+        {"name": path, "digest": {"sha256": digest}} for path, digest in lock_files(commit).items()
+    ]
+    statement = {
+        "_type": _STATEMENT,
+        "subject": [
+            {"name": name, "digest": {"sha256": digest}}
+            for name, digest in _digests(folder).items()
+        ],
+        "predicateType": _PREDICATE,
+        "predicate": {
+            "buildDefinition": {
+                "buildType": "urn:nereid-mesh:scripts/release.py",
+                "externalParameters": {"version": version_of(ROOT)},
+                "resolvedDependencies": [source, *locks],
+            },
+            "runDetails": {"builder": {"id": builder}, **run},
+        },
+    }
+    (folder / PROVENANCE).write_text(json.dumps(statement, indent=1) + "\n")
+
+
+def verify(folder: Path) -> list[str]:
+    """Return a line for each way in which a folder's files differ from their provenance.
+
+    Without its signature the provenance itself shows nothing.
+    """
+    try:
+        statement = json.loads((folder / PROVENANCE).read_text())
+        if (statement["_type"], statement["predicateType"]) != (_STATEMENT, _PREDICATE):
+            return [f"{PROVENANCE}: it is another kind of statement"]
+        named = {each["name"]: each["digest"]["sha256"] for each in statement["subject"]}
+        source, *locks = statement["predicate"]["buildDefinition"]["resolvedDependencies"]
+        commit = source["digest"]["gitCommit"]
+        # Nothing that git takes for an option.
+        if not _COMMIT.fullmatch(commit):
+            return [f"{PROVENANCE}: it names no commit"]
+        locked = {each["name"]: each["digest"]["sha256"] for each in locks}
+        builder = statement["predicate"]["runDetails"]["builder"]["id"]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        return [f"{PROVENANCE}: it cannot be read: {error!r}"]
+    present = _digests(folder)
+    found = [f"{name}: the provenance does not name it" for name in present if name not in named]
+    found += [
+        f"{name}: its digest is {digest}, not {named[name]}"
+        for name, digest in present.items()
+        if named.get(name, digest) != digest
+    ]
+    if not present:
+        found.append(f"{folder}: no file that the provenance could name")
+    try:
+        if lock_files(commit) != locked:
+            found.append(f"requirements/ of {commit} is not what the provenance says")
+    except subprocess.CalledProcessError:
+        found.append(f"this checkout lacks the commit {commit}: git fetch")
+    if not found:
+        print(f"{len(present)} files of {source.get('uri', 'commit')} {commit}, by {builder}")
+    return found
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of each file of a release, without signatures and what lists files."""
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.iterdir())
+        if path.name not in {PROVENANCE, "SHA256SUMS"} and not path.name.endswith(".sigstore.json")
+    }
+
+
 def main() -> None:
     """Run the command that argv names."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -291,7 +392,8 @@ def main() -> None:
     comparing.add_argument("--compiled", action="store_true")
     comparing.add_argument("--images", action="store_true")
     commands.add_parser("notes")
-    commands.add_parser("sums").add_argument("folder", type=Path)
+    for name in ("sums", "verify"):
+        commands.add_parser(name).add_argument("folder", type=Path)
     given = parser.parse_args()
     if given.command == "check":
         check(given.tag)
@@ -300,7 +402,11 @@ def main() -> None:
     elif given.command == "compare":
         compare(compiled=given.compiled, images=given.images)
     elif given.command == "sums":
+        write_provenance(given.folder)
         write_checksums(given.folder)
+    elif given.command == "verify":
+        if found := verify(given.folder):
+            sys.exit("\n".join(found))
     else:
         print(release_notes(ROOT))
 
