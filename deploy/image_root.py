@@ -137,8 +137,9 @@ class ImageRoot:
     def _owners(self) -> Iterator[str]:
         for listing in _DPKG.glob("info/*.list"):
             for line in listing.read_text().splitlines():
+                # /bin and the like are directories of many packages, and links here.
                 place = self._place_of(Path(line))
-                if place.is_symlink() or place.is_file():
+                if not Path(line).is_dir() and (place.is_symlink() or place.is_file()):
                     yield listing.stem.partition(":")[0]
                     break
 

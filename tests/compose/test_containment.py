@@ -6,12 +6,15 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import urllib.error
 import urllib.request
+from urllib.parse import quote
 
 import pytest
 
 from nereid.mesh_auth.roles import method_roles
+from scripts.sbom import CONTENTS, components_of
 from tests.compose.keys import OPERATOR, headers
 from tests.compose.models import PLAIN, PROBER
 from tests.compose.stack import SERVICES, Stack
@@ -28,6 +31,8 @@ import os
 folders = [each for each in os.get_exec_path() if os.path.isdir(each) and "/opt/" not in each]
 print(sorted({name for folder in folders for name in os.listdir(folder)}))
 """
+_VERSION = "import platform; print(platform.python_version())"
+_LICENCES = "import os; print(os.listdir('/usr/share/doc'))"
 _WRITE = """
 import os
 for path in ("/", "/opt/nereid/lib", "/usr/bin", "/etc", "/models", "/run/nereid", "/var"):
@@ -91,6 +96,23 @@ def test_an_image_has_python_and_no_shell(stack: Stack, service: str) -> None:
     assert {each for each in programs if not each.startswith("python3.")} == {
         *("ldconfig", "python", "python3")
     }
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_the_bill_of_materials_has_all_that_the_image_is_made_of(
+    stack: Stack, service: str
+) -> None:
+    """Each library of Debian's belongs to a listed package, and Python is listed."""
+    listed = components_of(stack.python(service, CONTENTS))
+    by_name = {each["name"]: each for each in listed}
+    assert by_name["python"]["version"] == stack.python(service, _VERSION)
+    for name in ("libc6", "libstdc++6", "libssl3", "zlib1g", "ca-certificates", "tzdata"):
+        assert re.fullmatch(
+            rf"pkg:deb/debian/{re.escape(quote(name))}@[^/]+", by_name[name]["purl"]
+        )
+    licences = ast.literal_eval(stack.python(service, _LICENCES))
+    assert set(licences) <= by_name.keys()
+    assert not by_name.keys() & {"dash", "bash", "apt", "dpkg", "coreutils", "findutils"}
 
 
 def test_each_service_has_a_user_of_its_own_and_no_privilege(stack: Stack) -> None:
