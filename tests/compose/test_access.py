@@ -16,6 +16,25 @@ from tests.compose.models import CACHED, PLAIN
 from tests.compose.stack import Stack
 from tests.support.mesh.mesh import until
 
+# Prints how a call ends that has a token of the role gateway.
+_CALL = """
+import asyncio
+from nereid.core.methods import SCHEDULER
+from nereid.mesh_auth.credentials import Credentials
+from nereid.mesh_auth.roles import Role
+from nereid.mesh_auth.tokens import MeshToken
+from nereid.rpc import ChannelOptions, RpcError, SocketChannel
+async def main():
+    credentials = Credentials(Role.GATEWAY, MeshToken({token!r}).key(Role.GATEWAY))
+    channel = SocketChannel({address!r}, ChannelOptions(credentials=credentials.metadata))
+    try:
+        await channel.unary(SCHEDULER + "ServerReady", b"", timeout_s=10)
+        print("accepted")
+    except RpcError as error:
+        print(error.status.name)
+    await channel.close()
+asyncio.run(main())
+"""
 _NEW = "nereid_of-the-same-client-from-today"
 
 
@@ -101,4 +120,27 @@ async def test_redis_password_is_replaced_under_load(stack: Stack) -> None:
         before = await asyncio.to_thread(stack.metrics)
         await running.more(400)
         assert (await asyncio.to_thread(stack.metrics))[hits] > before[hits]
+    assert running.failures == []
+
+
+async def test_the_meshs_token_is_replaced_under_load(stack: Stack) -> None:
+    """Services that start afterwards know the new token, and no other is accepted."""
+
+    def token(service: str, folder: str) -> str:
+        return stack.python(service, f"print(open('/run/nereid/{folder}/token').read())")
+
+    stack.up(executors=2)
+    former = token("gateway", "gateway")
+    async with load(*stack.edges()) as running:
+        await running.more(100)
+        await asyncio.to_thread(stack.compose, "run", "--rm", "secrets", "--replace-mesh-token")
+        await running.more(100)
+        assert await asyncio.to_thread(token, "gateway", "gateway") != former
+        executor = (await asyncio.to_thread(stack.containers, "executor"))[0]
+        await asyncio.to_thread(stack.docker, "restart", executor)
+        await running.more(400)
+        call = _CALL.format(address="scheduler:8003", token=former)
+        assert await asyncio.to_thread(stack.python, "gateway", call) == "UNAUTHENTICATED"
+        call = _CALL.format(address="scheduler:8003", token=token("gateway", "gateway"))
+        assert await asyncio.to_thread(stack.python, "gateway", call) == "accepted"
     assert running.failures == []
