@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from nereid.config.flags import Topic, boolean, flag
 from nereid.config.hardened import HardenedSettings
@@ -100,6 +100,13 @@ class MeshAccessSettings(MeshTlsSettings, HardenedSettings):
             return (MeshToken(self.mesh_token),)
         except ValueError as error:
             raise ValueError(f"--mesh-token: {error}") from error
+
+    def with_present_token(self) -> Self:
+        """Return settings with the token in place of its file."""
+        token = self.read_mesh_token()
+        if token is None or not self.mesh_token_file:
+            return self
+        return replace(self, mesh_token=token.text, mesh_token_file="")
 
     def mesh_secret(self, purpose: str) -> bytes:
         """Return a secret for one purpose, or b"" without the mesh's own token.
