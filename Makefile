@@ -81,7 +81,7 @@ nightly: dev compat  ## Hours: everything, full tables, endurance, fuzzing, the 
 	$(BIN)/python -m tests.protocols --seconds 120 --seed $$(date +%s)
 	printf '%s\n' 1 5001 | xargs -P 2 -I {} $(BIN)/python -m tests.simulation --seed {} --seeds 5000 --minutes 0.3
 	$(MAKE) sbom audit
-	$(MAKE) reproduce COMPARE=--compiled
+	$(MAKE) reproduce COMPARE="--compiled $$(docker info >/dev/null 2>&1 && echo --images)"
 
 chart: dev  ## Render the Helm chart and test what it makes (350 MB of packages).
 	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement requirements/chart.txt
@@ -180,7 +180,7 @@ release-dry-run: dev  ## Check that all says one version, and build sdist, pure 
 	$(BIN)/python scripts/release.py check $(if $(TAG),--tag $(TAG))
 	$(BIN)/python scripts/release.py build
 
-reproduce: dev  ## Build sdist, wheels and chart of HEAD twice, and fail where a file has two digests. COMPARE=--compiled adds the compiled wheel (minutes).
+reproduce: dev  ## Build sdist, wheels and chart of HEAD twice, and fail where a file has two digests. COMPARE="--compiled --images" adds the compiled wheel and a Docker engine's images (minutes).
 	$(BIN)/python scripts/release.py compare $(COMPARE)
 
 # Each from the sdist, which has nothing that an earlier build left.

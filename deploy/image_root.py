@@ -1,8 +1,11 @@
-"""Copies what images need of a Debian image with Python into a directory: image_root.py DIRECTORY.
+"""Copies what images need of a Debian image: image_root.py DIRECTORY [PROGRAM ...].
 
-Python with its standard library, the C and C++ libraries that wheels may expect (manylinux), a
-shell, certificates and time zones. dpkg's records of the packages and their licences come along,
-so that scanners of images see what there is. There is no pip, apt, compiler or documentation.
+Python with its standard library, the C and C++ libraries that wheels may expect (manylinux),
+certificates and time zones, and the programs that are named. dpkg's records of the packages and
+their licences come along, so that scanners of images see what there is. There is no shell unless it
+is named, and no pip, apt, compiler or documentation.
+
+The result depends on the Debian image alone: all times are set to EPOCH.
 """
 
 from __future__ import annotations
@@ -21,10 +24,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PROGRAMS = (
-    *("python", "python3", "sh", "cat", "chmod", "chown", "cp", "env", "find", "grep", "id"),
-    *("ldconfig", "ln", "ls", "mkdir", "mv", "rm", "sleep"),
-)
+# ctypes.util.find_library runs ldconfig.
+PROGRAMS = ("python", "python3", "ldconfig")
 # Beside those that the programs are linked with.
 LIBRARIES = (
     *("libanl.so.1", "libdl.so.2", "libgcc_s.so.1", "libm.so.6", "libmvec.so.1", "libnss_dns.so.2"),
@@ -41,6 +42,8 @@ UNUSED = (
     *("__pycache__", "config-*", "dist-packages", "ensurepip", "idlelib", "idle_test", "lib2to3"),
     *("pydoc_data", "site-packages", "test", "tests", "tkinter", "turtle.py", "turtledemo"),
 )
+# 1980-01-02: archives in ZIP's format know no earlier time.
+EPOCH = 315_619_200
 _DPKG = Path("/var/lib/dpkg")
 _LDCONFIG = "/sbin/ldconfig"
 _LINKED = re.compile(r"(/\S+) \(0x")
@@ -53,7 +56,10 @@ class ImageRoot:
     def __init__(self, root: Path) -> None:
         """Create it, with the links of Debian's merged /usr."""
         self._root = root
-        for name in ("etc", "home", "proc", "root", "run", "sys", "tmp", "usr", "var/tmp"):
+        for name in (
+            *("dev", "etc", "home", "opt/nereid", "proc", "root", "run", "sys", "tmp", "usr"),
+            *("var/cache/nereid", "var/tmp"),
+        ):
             (root / name).mkdir(parents=True)
         for name in ("tmp", "var/tmp"):
             (root / name).chmod(0o1777)
@@ -91,12 +97,24 @@ class ImageRoot:
         place = self._root / source.relative_to("/")
         shutil.copytree(source, place, ignore=shutil.ignore_patterns(*UNUSED))
         unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
+        # By one process, whose bytecode depends on nothing that runs beside it.
         if not compileall.compile_dir(
-            place, quiet=1, workers=0, stripdir=str(self._root), invalidation_mode=unchecked
+            place, quiet=1, workers=1, stripdir=str(self._root), invalidation_mode=unchecked
         ):
             sys.exit(f"{place} cannot be compiled")
         for library in source.glob("lib-dynload/*.so"):
             self.add_linked(library)
+
+    def add_loader_cache(self) -> None:
+        """Write what the loader and ldconfig know of the libraries."""
+        subprocess.run([_LDCONFIG, "-r", str(self._root)], check=True)
+        # Has inodes and times.
+        shutil.rmtree(self._root / "var/cache/ldconfig", ignore_errors=True)
+
+    def set_times(self) -> None:
+        """Set all times to EPOCH."""
+        for path in (self._root, *self._root.rglob("*")):
+            os.utime(path, (EPOCH, EPOCH), follow_symlinks=False)
 
     def add_package_records(self) -> None:
         """Copy dpkg's records, and the licences, of the packages that something was copied of."""
@@ -119,8 +137,9 @@ class ImageRoot:
     def _owners(self) -> Iterator[str]:
         for listing in _DPKG.glob("info/*.list"):
             for line in listing.read_text().splitlines():
+                # /bin and the like are directories of many packages, and links here.
                 place = self._place_of(Path(line))
-                if place.is_symlink() or place.is_file():
+                if not Path(line).is_dir() and (place.is_symlink() or place.is_file()):
                     yield listing.stem.partition(":")[0]
                     break
 
@@ -128,7 +147,7 @@ class ImageRoot:
 def main() -> None:
     """Fill the directory."""
     root = ImageRoot(Path(sys.argv[1]))
-    for name in PROGRAMS:
+    for name in (*PROGRAMS, *sys.argv[2:]):
         found = shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
         if found is None:
             sys.exit(f"the image has no {name}")
@@ -145,7 +164,8 @@ def main() -> None:
         if directory.is_dir():
             root.add_directory(directory)
     root.add_package_records()
-    subprocess.run([_LDCONFIG, "-r", sys.argv[1]], check=True)
+    root.add_loader_cache()
+    root.set_times()
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """Check that the version is the same everywhere, and build the files of a release.
 
 usage: release.py check [--tag vX.Y.Z]   fails where version, changelog, chart or contract disagree
-       release.py build [--output DIR]   sdist, pure wheel, chart and their checksums, of HEAD
-       release.py compare [--compiled]   builds twice, and fails where a file has two digests
+       release.py build [--output DIR]   sdist, pure wheel, chart, provenance, checksums, of HEAD
+       release.py compare [--compiled] [--images]   builds twice, and fails where digests differ
        release.py notes                  the changelog's section of this version
-       release.py sums DIR               writes DIR/SHA256SUMS
+       release.py sums DIR               writes DIR/provenance.intoto.json and DIR/SHA256SUMS
+       release.py verify DIR             fails where a file is not what the provenance says
 
 `make release-dry-run` is check and build; .github/workflows/release.yml does all three and adds the
 compiled wheels, the images, signatures and attestations.
@@ -13,10 +14,12 @@ compiled wheels, the images, signatures and attestations.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import email
 import gzip
 import hashlib
 import io
+import json
 import os
 import re
 import shutil
@@ -27,11 +30,24 @@ import tempfile
 import tomllib
 import zipfile
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[1]
 CHART = Path("deploy/helm/nereid")
 _SECTION = re.compile(r"^## (.+)$", re.MULTILINE)
 _RELEASED = re.compile(r"(\d+\.\d+\.\d+)(?: - \d{4}-\d{2}-\d{2})?")
+# Targets of deploy/Dockerfile, with their build arguments; those for GPUs are as large as CUDA.
+IMAGES = {
+    **{name: (f"SERVICE={name}",) for name in ("gateway", "scheduler", "cache", "executor")},
+    "serve": ("REQUIREMENTS=serve-image",),
+}
+PROVENANCE = "provenance.intoto.json"
+_STATEMENT = "https://in-toto.io/Statement/v1"
+_PREDICATE = "https://slsa.dev/provenance/v1"
+_COMMIT = re.compile(r"[0-9a-f]{40,64}")
 # Versions of images, in manifests and in what pages tell readers to type, and of the chart.
 _STATED = re.compile(r"\bnereid-[a-z-]+:(\d+\.\d+\.\d+)\b|\btargetRevision: (\d+\.\d+\.\d+)\b")
 _STATING = ("deploy/**/*.yaml", "deploy/**/*.md", "docs/**/*.md", "README.md")
@@ -107,20 +123,9 @@ def build(output: Path, *, compiled: bool = False) -> None:
     """
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
-    git = shutil.which("git") or "git"
-    date = [git, "log", "-1", "--format=%ct", "HEAD"]
-    epoch = subprocess.run(date, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    environment = {**os.environ, "SOURCE_DATE_EPOCH": epoch.strip(), "PYTHONHASHSEED": "0"}
-    # Only the tracked files are built: what an earlier build left in the checkout is not released.
-    with tempfile.TemporaryDirectory() as directory:
-        tree = Path(directory)
-        archive = tree / "tree.tar"
-        # The modes in the wheel are those of the files, less the umask.
-        command = [git, "-c", "tar.umask=0022", "archive", f"--output={archive}", "HEAD"]
-        subprocess.run(command, cwd=ROOT, check=True)
-        with tarfile.open(archive) as file:
-            file.extractall(tree, filter="data")
-        archive.unlink()
+    epoch = _git("log", "-1", "--format=%ct", "HEAD")
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": epoch, "PYTHONHASHSEED": "0"}
+    with _tree_of_head() as tree:
         command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(output)]
         for compiles in ("0", "1") if compiled else ("0",):
             subprocess.run(
@@ -140,12 +145,58 @@ def build(output: Path, *, compiled: bool = False) -> None:
     if twine is not None:
         packages = [str(path) for path in output.iterdir() if path.suffix != ".tgz"]
         subprocess.run([twine, "check", "--strict", *packages], check=True)
+    write_provenance(output)
     write_checksums(output)
     for path in sorted(output.iterdir()):
         print(f"{path}: {path.stat().st_size} bytes")
     wheels = [] if compiled else ["compiled wheels"]
     not_made = [*wheels, "images", "signatures"] + ([] if packaged else ["the chart"])
     print(f"not made here: {', '.join(not_made)}{'' if twine else '; twine check did not run'}")
+
+
+def _git(*words: str) -> str:
+    command = [shutil.which("git") or "git", *words]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+@contextlib.contextmanager
+def _tree_of_head() -> Iterator[Path]:
+    """Only the tracked files are built: what an earlier build left in the checkout is not."""
+    with tempfile.TemporaryDirectory() as directory:
+        tree = Path(directory)
+        archive = tree / "tree.tar"
+        # The modes in the wheel are those of the files, less the umask.
+        _git("-c", "tar.umask=0022", "archive", f"--output={archive}", "HEAD")
+        with tarfile.open(archive) as file:
+            file.extractall(tree, filter="data")
+        archive.unlink()
+        yield tree
+
+
+def image_digests(*options: str) -> list[str]:
+    """Build all images of HEAD for CPUs, and return a line for each: digest and name.
+
+    The digest is that of the layers and the configuration. An engine's own has the time of the
+    build as well, unless it knows SOURCE_DATE_EPOCH. PYTHON_IMAGE and COMPILE are build arguments.
+    """
+    docker = shutil.which("docker") or "docker"
+    lines = []
+    with _tree_of_head() as tree:
+        for name, arguments in IMAGES.items():
+            image = f"nereid-{name}:reproduced"
+            command = [docker, "build", "--quiet", f"--target={name}", f"--tag={image}", *options]
+            given = ("PYTHON_IMAGE", "COMPILE", *arguments)
+            command += [f"--build-arg={each}" for each in given]
+            command += ["--file=deploy/Dockerfile", "."]
+            subprocess.run(command, cwd=tree, check=True, stdout=subprocess.DEVNULL)
+            shown = [docker, "image", "inspect", image]
+            done = subprocess.run(shown, check=True, capture_output=True, text=True)
+            (facts,) = json.loads(done.stdout)
+            parts = [facts["RootFS"]["Layers"], facts["Config"]]
+            digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+            lines.append(f"{digest}  nereid-{name}")
+    return lines
 
 
 def package_chart(chart: Path, output: Path) -> bool:
@@ -185,16 +236,20 @@ def repack(archive: Path, epoch: int) -> None:
     archive.write_bytes(gzip.compress(content.getvalue(), mtime=epoch))
 
 
-def compare(*, compiled: bool) -> None:
-    """Build twice, in other places and with other variables; exit if the files differ."""
+def compare(*, compiled: bool, images: bool) -> None:
+    """Build twice, in other places and with other variables; exit if files or images differ."""
     with tempfile.TemporaryDirectory() as directory:
-        sums = []
+        sums: list[list[str]] = []
         for name, zone, mask in (("one", "UTC", 0o022), ("the other", "Asia/Tokyo", 0o077)):
             os.environ["TZ"] = zone
             os.umask(mask)
             output = Path(directory, name)
             build(output, compiled=compiled)
-            sums.append((output / "SHA256SUMS").read_text().splitlines())
+            lines = (output / "SHA256SUMS").read_text().splitlines()
+            if images:
+                # The first build may be an earlier one's, from the engine's cache.
+                lines += image_digests(*["--no-cache"] * len(sums))
+            sums.append(lines)
         differing = sorted(set(sums[0]) ^ set(sums[1]))
         if differing:
             sys.exit("\n".join(["two builds differ:", *differing]))
@@ -230,6 +285,101 @@ def write_checksums(folder: Path) -> None:
     (folder / "SHA256SUMS").write_text("".join(lines))
 
 
+def lock_files(commit: str) -> dict[str, str]:
+    """Return the SHA-256 of each file of requirements/ in a commit, by path."""
+    paths = _git("ls-tree", "--name-only", commit, "requirements/").splitlines()
+    command = [shutil.which("git") or "git", "show"]
+    return {
+        path: hashlib.sha256(
+            subprocess.run(
+                [*command, f"{commit}:{path}"], cwd=ROOT, check=True, capture_output=True
+            ).stdout
+        ).hexdigest()
+        for path in paths
+    }
+
+
+def write_provenance(folder: Path) -> None:
+    """Write what made the files of a folder: an in-toto statement with SLSA's provenance."""
+    commit = _git("rev-parse", "HEAD")
+    source: dict[str, object] = {"name": "source", "digest": {"gitCommit": commit}}
+    builder, run = "urn:nereid-mesh:build-on-a-machine", {}
+    variables = os.environ
+    if "GITHUB_ACTIONS" in variables:
+        server, repository = variables["GITHUB_SERVER_URL"], variables["GITHUB_REPOSITORY"]
+        source["uri"] = f"git+{server}/{repository}@{variables['GITHUB_REF']}"
+        builder = f"{server}/{variables['GITHUB_WORKFLOW_REF']}"
+        identity = f"{variables['GITHUB_RUN_ID']}/attempts/{variables['GITHUB_RUN_ATTEMPT']}"
+        run = {"metadata": {"invocationId": f"{server}/{repository}/actions/runs/{identity}"}}
+    locks = [
+        {"name": path, "digest": {"sha256": digest}} for path, digest in lock_files(commit).items()
+    ]
+    statement = {
+        "_type": _STATEMENT,
+        "subject": [
+            {"name": name, "digest": {"sha256": digest}}
+            for name, digest in _digests(folder).items()
+        ],
+        "predicateType": _PREDICATE,
+        "predicate": {
+            "buildDefinition": {
+                "buildType": "urn:nereid-mesh:scripts/release.py",
+                "externalParameters": {"version": version_of(ROOT)},
+                "resolvedDependencies": [source, *locks],
+            },
+            "runDetails": {"builder": {"id": builder}, **run},
+        },
+    }
+    (folder / PROVENANCE).write_text(json.dumps(statement, indent=1) + "\n")
+
+
+def verify(folder: Path) -> list[str]:
+    """Return a line for each way in which a folder's files differ from their provenance.
+
+    Without its signature the provenance itself shows nothing.
+    """
+    try:
+        statement = json.loads((folder / PROVENANCE).read_text())
+        if (statement["_type"], statement["predicateType"]) != (_STATEMENT, _PREDICATE):
+            return [f"{PROVENANCE}: it is another kind of statement"]
+        named = {each["name"]: each["digest"]["sha256"] for each in statement["subject"]}
+        source, *locks = statement["predicate"]["buildDefinition"]["resolvedDependencies"]
+        commit = source["digest"]["gitCommit"]
+        # Nothing that git takes for an option.
+        if not _COMMIT.fullmatch(commit):
+            return [f"{PROVENANCE}: it names no commit"]
+        locked = {each["name"]: each["digest"]["sha256"] for each in locks}
+        builder = statement["predicate"]["runDetails"]["builder"]["id"]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        return [f"{PROVENANCE}: it cannot be read: {error!r}"]
+    present = _digests(folder)
+    found = [f"{name}: the provenance does not name it" for name in present if name not in named]
+    found += [
+        f"{name}: its digest is {digest}, not {named[name]}"
+        for name, digest in present.items()
+        if named.get(name, digest) != digest
+    ]
+    if not present:
+        found.append(f"{folder}: no file that the provenance could name")
+    try:
+        if lock_files(commit) != locked:
+            found.append(f"requirements/ of {commit} is not what the provenance says")
+    except subprocess.CalledProcessError:
+        found.append(f"this checkout lacks the commit {commit}: git fetch")
+    if not found:
+        print(f"{len(present)} files of {source.get('uri', 'commit')} {commit}, by {builder}")
+    return found
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of each file of a release, without signatures and what lists files."""
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.iterdir())
+        if path.name not in {PROVENANCE, "SHA256SUMS"} and not path.name.endswith(".sigstore.json")
+    }
+
+
 def main() -> None:
     """Run the command that argv names."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -238,18 +388,25 @@ def main() -> None:
     commands.add_parser("build").add_argument(
         "--output", type=Path, default=ROOT / "build" / "release"
     )
-    commands.add_parser("compare").add_argument("--compiled", action="store_true")
+    comparing = commands.add_parser("compare")
+    comparing.add_argument("--compiled", action="store_true")
+    comparing.add_argument("--images", action="store_true")
     commands.add_parser("notes")
-    commands.add_parser("sums").add_argument("folder", type=Path)
+    for name in ("sums", "verify"):
+        commands.add_parser(name).add_argument("folder", type=Path)
     given = parser.parse_args()
     if given.command == "check":
         check(given.tag)
     elif given.command == "build":
         build(given.output.absolute())
     elif given.command == "compare":
-        compare(compiled=given.compiled)
+        compare(compiled=given.compiled, images=given.images)
     elif given.command == "sums":
+        write_provenance(given.folder)
         write_checksums(given.folder)
+    elif given.command == "verify":
+        if found := verify(given.folder):
+            sys.exit("\n".join(found))
     else:
         print(release_notes(ROOT))
 

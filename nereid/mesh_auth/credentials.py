@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from nereid.mesh_auth.roles import Role
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from nereid.mesh_auth.tokens import MeshToken
 
@@ -44,7 +44,13 @@ class CredentialError(Exception):
 class Credentials:
     """Creates the credentials of one role. Any thread may use it."""
 
-    def __init__(self, role: Role, key: bytes, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        role: Role,
+        key: bytes | Callable[[], bytes],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """key: of the role; a function returns the present one."""
         self._role = role.value
         self._key = key
         self._clock = clock
@@ -53,11 +59,12 @@ class Credentials:
         """Return the metadata for one call; each call needs metadata of its own."""
         nonce = base64.urlsafe_b64encode(secrets.token_bytes(_NONCE_BYTES)).decode()
         claim = f"{_VERSION} {self._role} {int(self._clock() * 1000)} {nonce}"
-        return ((AUTH_KEY, f"{claim} {_mac(self._key, claim, path)}"),)
+        key = self._key if isinstance(self._key, bytes) else self._key()
+        return ((AUTH_KEY, f"{claim} {_mac(key, claim, path)}"),)
 
 
 class CredentialVerifier:
-    """Verifies credentials of all roles whose keys follow from the token, in one event loop."""
+    """Verifies credentials of all roles whose keys follow from the tokens, in one event loop."""
 
     def __init__(
         self,
@@ -65,8 +72,7 @@ class CredentialVerifier:
         clock: Callable[[], float] = time.time,
         max_nonces: int = _MAX_NONCES,
     ) -> None:
-        keys = {role.value: token.key(role) for role in Role}
-        self._keys = {name: key for name, key in keys.items() if key is not None}
+        self.accept((token,))
         self._clock = clock
         self._max_nonces = max_nonces
         # Key: a nonce within the window. Value: when its credential was made. Oldest arrival first.
@@ -75,18 +81,24 @@ class CredentialVerifier:
         self._future: dict[str, float] = {}
         self._begin(clock())
 
+    def accept(self, tokens: Iterable[MeshToken]) -> None:
+        """Accept credentials made with any of these tokens, and with no other."""
+        self._keys: dict[str, list[bytes]] = {role.value: [] for role in Role}
+        for token in tokens:
+            for role in Role:
+                if (key := token.key(role)) is not None:
+                    self._keys[role.value].append(key)
+
     def verify(self, text: str, path: str) -> Role:
         """Use up a credential and return its role, or raise CredentialError."""
         parts = text.split(" ")
         if len(parts) != 5 or parts[0] != _VERSION or not parts[2].isdecimal():
             raise CredentialError("its credential is malformed; is it of another release?")
         _, name, stamp, nonce, mac = parts
-        key = self._keys.get(name)
         claim = text.rpartition(" ")[0]
-        if (
-            key is None
-            or len(stamp) > _MAX_TIME
-            or not hmac.compare_digest(mac.encode(), _mac(key, claim, path).encode())
+        if len(stamp) > _MAX_TIME or not any(
+            hmac.compare_digest(mac.encode(), _mac(key, claim, path).encode())
+            for key in self._keys.get(name, ())
         ):
             raise CredentialError("its credential was made with another token (--mesh-token)")
         self._notice_jump()

@@ -21,6 +21,8 @@ from nereid.observability.refusal_log import RefusalLog
 from nereid.rpc import RpcError, Status
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nereid.mesh_auth.tokens import MeshToken
     from nereid.rpc import Call, Handlers
 
@@ -46,6 +48,8 @@ class GuardRules:
     any_certificate: bool = False
     # True if executors may load and unload models; see roles.method_roles.
     executor_control: bool = False
+    # The tokens that are accepted at present, where they may change.
+    tokens: Callable[[], tuple[MeshToken, ...]] | None = None
 
 
 class Guard:
@@ -53,6 +57,8 @@ class Guard:
 
     def __init__(self, rules: GuardRules) -> None:
         self._verifier = None if rules.token is None else CredentialVerifier(rules.token)
+        self._tokens = rules.tokens
+        self._accepted: tuple[MeshToken, ...] = ()
         self._any_certificate = rules.any_certificate
         self._roles = method_roles(executor_control=rules.executor_control)
         self._refusals = RefusalLog(_log)
@@ -89,6 +95,9 @@ class Guard:
         credential = call.get(AUTH_KEY)
         if not isinstance(credential, str):
             raise RpcError(Status.UNAUTHENTICATED, _NO_CREDENTIAL)
+        if self._tokens is not None and (tokens := self._tokens()) is not self._accepted:
+            self._accepted = tokens
+            verifier.accept(tokens)
         try:
             return verifier.verify(credential, call.path)
         except CredentialError as error:

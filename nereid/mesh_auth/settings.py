@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from nereid.config.flags import Topic, boolean, flag
 from nereid.config.hardened import HardenedSettings
 from nereid.config.mesh_tls import MeshTlsSettings
 from nereid.mesh_auth.credentials import Credentials
 from nereid.mesh_auth.guard import GuardRules
+from nereid.mesh_auth.token_file import TokenFile, read_tokens
 from nereid.mesh_auth.tokens import MeshToken
 from nereid.rpc.net.address import is_local, unix_path
 
@@ -34,7 +34,11 @@ class MeshAccessSettings(MeshTlsSettings, HardenedSettings):
         "the secret that the services of one mesh share, or one role's token (nereid mesh-token)",
         secret=True,
     )
-    mesh_token_file: str = flag("", "a file whose first line is the --mesh-token")
+    mesh_token_file: str = flag(
+        "",
+        "a file whose first line is the --mesh-token; a service that listens accepts those of lines"
+        " 'accept TOKEN' as well; read again when it changes",
+    )
     mesh_tls_any_role: bool = flag(
         False,
         "where a service listens with --mesh-tls-root and no token, accept every certificate for"
@@ -78,29 +82,31 @@ class MeshAccessSettings(MeshTlsSettings, HardenedSettings):
         return ""
 
     def read_mesh_token(self) -> MeshToken | None:
-        """Return the token, or `None` if none is given.
+        """Return the token, or `None` if none is given; see read_mesh_tokens."""
+        return next(iter(self.read_mesh_tokens()), None)
+
+    def read_mesh_tokens(self) -> tuple[MeshToken, ...]:
+        """Return the token, and the others that are accepted.
 
         Raises ValueError for an unusable token or file; the message does not show the token.
         """
-        text, source = self.mesh_token, "--mesh-token"
         if self.mesh_token_file:
-            if text:
+            if self.mesh_token:
                 raise ValueError("--mesh-token and --mesh-token-file exclude each other")
-            source = f"--mesh-token-file: '{self.mesh_token_file}'"
-            try:
-                text = Path(self.mesh_token_file).read_text(encoding="utf-8").partition("\n")[0]
-            except (OSError, UnicodeDecodeError) as error:
-                reason = error.strerror if isinstance(error, OSError) else "it is no text"
-                raise ValueError(f"{source}: {reason}") from error
-            text = text.strip()
-            if not text:
-                raise ValueError(f"{source}: its first line is empty")
-        if not text:
-            return None
+            return read_tokens(self.mesh_token_file)
+        if not self.mesh_token:
+            return ()
         try:
-            return MeshToken(text)
+            return (MeshToken(self.mesh_token),)
         except ValueError as error:
-            raise ValueError(f"{source}: {error}") from error
+            raise ValueError(f"--mesh-token: {error}") from error
+
+    def with_present_token(self) -> Self:
+        """Return settings with the token in place of its file."""
+        token = self.read_mesh_token()
+        if token is None or not self.mesh_token_file:
+            return self
+        return replace(self, mesh_token=token.text, mesh_token_file="")
 
     def mesh_secret(self, purpose: str) -> bytes:
         """Return a secret for one purpose, or b"" without the mesh's own token.
@@ -114,7 +120,10 @@ class MeshAccessSettings(MeshTlsSettings, HardenedSettings):
         """Return the credentials for calls with this role; `None` if there is no token for it."""
         token = self.read_mesh_token()
         key = None if token is None else token.key(role)
-        return None if key is None else Credentials(role, key)
+        if key is None or not self.mesh_token_file:
+            return None if key is None else Credentials(role, key)
+        file = TokenFile(self.mesh_token_file)
+        return Credentials(role, lambda: file.tokens()[0].key(role) or key)
 
     def mesh_channel(self, address: str, role: Role, options: ChannelOptions) -> ChannelOptions:
         """Return options for calls to an address in this role; may raise OSError."""
@@ -132,7 +141,8 @@ class MeshAccessSettings(MeshTlsSettings, HardenedSettings):
         token = self.read_mesh_token()
         if token is None and not self.mesh_tls_root:
             return None
-        return GuardRules(token, self.mesh_tls_any_role, executor_control)
+        tokens = TokenFile(self.mesh_token_file).tokens if self.mesh_token_file else None
+        return GuardRules(token, self.mesh_tls_any_role, executor_control, tokens)
 
     def mesh_users(self, address: str) -> str:
         """Return a text for the log that says who can use a mesh port at this address."""

@@ -28,6 +28,7 @@ class MeshToken:
     def __init__(self, text: str) -> None:
         """Read a token; raise ValueError, which does not show the text, if it is none."""
         self._master = b""
+        self.text = text
         # The role of a role's token; `None` for the mesh's own token.
         self.only: Role | None = None
         if text.startswith(_ROLE_PREFIX):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.compose.keys import Keys
 from tests.compose.models import make_repository
 from tests.compose.stack import Stack
 
@@ -18,7 +19,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     folder = tmp_path_factory.mktemp("compose")
-    stack = Stack(make_repository(folder / "models"))
+    stack = Stack(make_repository(folder / "models"), Keys(folder / "auth"))
     # The containers' user is another one.
     for directory in (folder, folder.parent):
         directory.chmod(0o755)

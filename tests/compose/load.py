@@ -11,6 +11,7 @@ import numpy as np
 import tritonclient.grpc.aio
 import tritonclient.http.aio
 
+from tests.compose.keys import CLIENT, headers
 from tests.compose.models import CACHED, LENGTH, PLAIN
 
 _LIMIT_S = 90.0
@@ -24,6 +25,7 @@ class Load:
 
     def __init__(self) -> None:
         self.responded = 0
+        self.key = CLIENT
         self.failures: list[str] = []
         self._moved = asyncio.Condition()
 
@@ -39,7 +41,7 @@ class Load:
             cached = turn % 2 == 1
             value = turn % _CACHED_INPUTS if cached else turn
             try:
-                await ask(module, client, CACHED if cached else PLAIN, value)
+                await ask(module, client, CACHED if cached else PLAIN, value, key=self.key)
             except Exception as error:
                 self.failures.append(f"{module.__name__}: {error!r}")
             self.responded += 1
@@ -47,12 +49,14 @@ class Load:
                 self._moved.notify_all()
 
 
-async def ask(module: Any, client: Any, model: str, value: int, factor: int = 2) -> None:
+async def ask(
+    module: Any, client: Any, model: str, value: int, factor: int = 2, key: str = CLIENT
+) -> None:
     """One request; its response must be twice its input, or so many times."""
     data = np.full((1, LENGTH), value, np.float32)
     tensor = module.InferInput("INPUT0", list(data.shape), "FP32")
     tensor.set_data_from_numpy(data)
-    result = await client.infer(model, [tensor])
+    result = await client.infer(model, [tensor], headers=headers(key))
     np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), factor * data)
 
 

@@ -1,5 +1,6 @@
 """Two models that double what they get and take milliseconds for it, so that a kill hits a run; one
-that takes a second, so that requests queue for it; and one that brings a package.
+that takes a second, so that requests queue for it; one that brings a package; and one that runs the
+code that a request has.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.support.models import python_models
 from tests.support.models.wheels import save_wheel
 
 LENGTH = 1024
 PLAIN, CACHED, SLOW, PACKED = "doubler", "cached_doubler", "slow", "packed"
+PROBER = "prober"
 _TURNS = 8
 _SLOW_CONFIG = f"""
 backend: "identity"
@@ -46,10 +49,12 @@ class TritonPythonModel:
 
 
 def make_repository(root: Path) -> Path:
-    """Write PLAIN, CACHED, whose responses may come from the cache, SLOW, which copies, and PACKED.
+    """Write all models into an empty directory.
 
-    The factor of PACKED is its package's.
+    Responses of CACHED may come from the cache; SLOW copies; the factor of PACKED is its package's;
+    PROBER runs code.
     """
+    python_models.save(root, PROBER, python_models.PROBER)
     _save(root, PLAIN, "")
     _save(root, CACHED, "response_cache { enable: true }\n")
     (root / SLOW / "1").mkdir(parents=True)

@@ -8,19 +8,37 @@ import re
 import subprocess
 import urllib.request
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from tests.compose.keys import Keys
 
 ROOT = Path(__file__).parents[2]
 SERVICES = ("gateway", "scheduler", "executor", "cache")
 # Base images by the variable that names another.
 IMAGES = {"PYTHON_IMAGE": "python", "REDIS_IMAGE": "redis", "PROMETHEUS_IMAGE": "prom/prometheus"}
 _LIMIT_S = 420.0
+# What a user adds for authentication; the flags are in an env_file.
+_OVERRIDE: Final = """
+services:
+  gateway: {volumes: ["%s:/auth:ro"]}
+"""
+_FLAGS: Final = """
+NEREID_AUTH_CONFIG=/auth/auth.toml
+NEREID_CONSOLE=true
+NEREID_SANDBOX_MODELS=true
+"""
 
 
 class Stack:
-    """One Compose project."""
+    """One Compose project, whose clients need keys and whose Python models are confined."""
 
-    def __init__(self, repository: Path) -> None:
+    def __init__(self, repository: Path, keys: Keys) -> None:
+        self.keys = keys
+        self._override = keys.folder.parent / "docker-compose.override.yml"
+        self._override.write_text(_OVERRIDE % keys.folder)
+        flags = keys.folder.parent / "nereid.env"
+        flags.write_text(_FLAGS)
         self.project = f"nereid-test-{os.getpid()}"
         # What the user set for a mesh of their own is not for this one; 0: any free port.
         self._environment = {k: v for k, v in os.environ.items() if not k.startswith("NEREID_")}
@@ -29,7 +47,7 @@ class Stack:
         }
         self._environment |= {
             "NEREID_MODEL_REPOSITORY": str(repository),
-            "NEREID_ENV_FILE": os.devnull,
+            "NEREID_ENV_FILE": str(flags),
             "NEREID_TAG": "test",
         }
         self._environment |= self._images_without_registry()
@@ -72,7 +90,8 @@ class Stack:
         return done.stdout
 
     def compose(self, *words: str) -> str:
-        return self.docker("compose", "-p", self.project, "--env-file", os.devnull, *words)
+        files = ("-f", "docker-compose.yml", "-f", str(self._override))
+        return self.docker("compose", "-p", self.project, "--env-file", os.devnull, *files, *words)
 
     def up(self, *words: str, executors: int = 1) -> None:
         """Start what does not run, and wait until all of it is healthy."""
@@ -114,10 +133,19 @@ class Stack:
         """What a program in Python prints in the service's container."""
         return self.compose("exec", "-T", service, "python", "-c", program).strip()
 
+    def python_outside(self, network: str, image: str, program: str) -> str:
+        """What a program prints in a container that is in a network, and none of the mesh's."""
+        options = ("--rm", "--network", f"{self.project}_{network}", "--entrypoint", "python")
+        return self.docker("run", *options, f"nereid-{image}:test", "-P", "-c", program).strip()
+
     def address(self, service: str, port: int) -> str:
         """Where a container's port is on this host."""
         shown = self.compose("port", service, str(port)).strip()
         return f"127.0.0.1:{shown.rpartition(':')[2]}"
+
+    def edges(self) -> tuple[str, str]:
+        """Where the gateway's HTTP and gRPC ports are."""
+        return self.address("gateway", 8000), self.address("gateway", 8001)
 
     def metrics(self) -> dict[str, float]:
         """The mesh's metrics page, series by series."""

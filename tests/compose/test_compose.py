@@ -9,7 +9,7 @@ import re
 import pytest
 
 from tests.compose.load import ask, clients, load
-from tests.compose.models import CACHED, PACKED, PLAIN, SLOW
+from tests.compose.models import CACHED, PACKED, PLAIN
 from tests.compose.stack import ROOT, SERVICES, Stack, documented_bytes
 from tests.support.mesh.mesh import until
 
@@ -26,12 +26,8 @@ _SECRET_FILES = "import glob; print(*glob.glob('/run/nereid/*/*'))"
 _SERIES_OF_CACHED = f'{{model="{CACHED}",version="1"}}'
 
 
-def _edges(stack: Stack) -> tuple[str, str]:
-    return stack.address("gateway", 8000), stack.address("gateway", 8001)
-
-
 async def test_clients_on_the_host_get_responses_over_both_protocols(stack: Stack) -> None:
-    async with clients(*_edges(stack)) as pairs:
+    async with clients(*stack.edges()) as pairs:
         for module, client in pairs:
             assert await client.is_server_ready()
             await ask(module, client, PLAIN, 21)
@@ -39,7 +35,7 @@ async def test_clients_on_the_host_get_responses_over_both_protocols(stack: Stac
 
 
 async def test_a_python_model_gets_its_packages_in_the_executors_image(stack: Stack) -> None:
-    async with clients(*_edges(stack)) as pairs:
+    async with clients(*stack.edges()) as pairs:
         for module, client in pairs:
             await ask(module, client, PACKED, 7, factor=3)
 
@@ -47,11 +43,6 @@ async def test_a_python_model_gets_its_packages_in_the_executors_image(stack: St
 @pytest.mark.parametrize("service", SERVICES)
 def test_images_are_as_small_as_the_page_says(stack: Stack, service: str) -> None:
     assert stack.image_bytes(f"nereid-{service}:test") <= documented_bytes(f"nereid-{service}")
-
-
-def test_services_run_without_root(stack: Stack) -> None:
-    for service in SERVICES:
-        assert stack.compose("exec", "-T", service, "id", "-u").strip() == "10001"
 
 
 def test_every_container_is_limited_and_can_change_nothing(stack: Stack) -> None:
@@ -142,7 +133,7 @@ async def test_an_executor_and_redis_killed_under_load_cost_no_request(stack: St
     assert len(executors) == 2
     until(lambda: stack.metrics()["nereid_executors"] == 2, "both executors to join")
     before = stack.metrics()
-    async with load(*_edges(stack)) as running:
+    async with load(*stack.edges()) as running:
         await running.more(200)
         hits = "nv_cache_num_hits_per_model" + _SERIES_OF_CACHED
         assert (await asyncio.to_thread(stack.metrics))[hits] > before[hits]
@@ -167,23 +158,3 @@ def test_prometheus_scrapes_every_service(stack: Stack) -> None:
     stack.up(executors=2)
     jobs = ["cache", "executor", "executor", "gateway", "prometheus", "scheduler"]
     until(lambda: stack.targets() == [(job, "up") for job in jobs], f"{jobs} to be scraped")
-
-
-async def test_accepted_requests_complete_when_everything_stops(stack: Stack) -> None:
-    """The last test: it leaves nothing running."""
-    stack.up(executors=2)
-    async with clients(*_edges(stack), 6) as pairs:
-        asked = [
-            asyncio.create_task(ask(module, client, SLOW, number, factor=1))
-            for number, (module, client) in enumerate(pairs)
-        ]
-
-        def accepted() -> bool:
-            # In this order none is counted twice.
-            responded = sum(each.done() for each in asked)
-            return responded + stack.metrics()["nereid_gateway_pending_requests"] >= len(asked)
-
-        await asyncio.to_thread(until, accepted, "all requests to be accepted")
-        await asyncio.to_thread(stack.compose, "stop")
-        await asyncio.gather(*asked)
-    assert stack.containers("gateway") == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 import pytest
@@ -14,7 +15,7 @@ from tests.support.chart.objects import (
     of_kind,
     pod_template,
 )
-from tests.support.chart.rendering import VERSION, Object, hooks, render
+from tests.support.chart.rendering import ROOT, VERSION, Object, hooks, render
 from tests.support.chart.value_sets import VALUE_SETS
 
 _LEAST: Final = VALUE_SETS["least"]
@@ -101,6 +102,30 @@ def test_names_are_resolved_as_the_values_say() -> None:
         "cache": (None, None),
         "redis": ("Default", None),
     }
+
+
+def test_each_component_has_a_user_of_its_own_and_needs_no_shell_of_its_image() -> None:
+    found = specs(_LEAST)
+    users = {name: spec["securityContext"]["runAsUser"] for name, spec in found.items()}
+    dockerfile = (ROOT / "deploy/Dockerfile").read_text()
+    stated = dict(
+        re.findall(
+            r"^FROM service AS (\w+)$.*?^USER (\d+):10001$", dockerfile, re.MULTILINE | re.DOTALL
+        )
+    )
+    assert {name: str(user) for name, user in users.items() if name != "redis"} == stated
+    assert len(set(users.values())) == 5
+    (test,) = hooks(_LEAST)
+    for each in (spec for name, spec in {**found, "test": test["spec"]}.items() if name != "redis"):
+        for container in (*each.get("initContainers", ()), *each["containers"]):
+            hook = container.get("lifecycle", {}).get("preStop", {"exec": {}})["exec"]
+            for words in (container.get("command"), hook.get("command")):
+                assert words is None or words[0] in ("python", "nereid")
+
+
+def test_a_cluster_may_choose_the_users() -> None:
+    for each in specs(VALUE_SETS["a strict platform"]).values():
+        assert not {"runAsUser", "runAsGroup", "fsGroup"} & set(each["securityContext"])
 
 
 def test_settings_of_probes_are_merged_with_the_charts() -> None:

@@ -80,7 +80,7 @@ class TlsFiles:
         return context
 
 
-class _FileVersion(NamedTuple):
+class FileVersion(NamedTuple):
     """Values that differ when a file has changed; zeros for a missing file."""
 
     device: int = 0
@@ -89,7 +89,8 @@ class _FileVersion(NamedTuple):
     modified_ns: int = 0
 
     @classmethod
-    def of(cls, path: str) -> _FileVersion:
+    def of(cls, path: str) -> FileVersion:
+        """Return the version of a file."""
         try:
             status = os.stat(path)  # noqa: PTH116 (at every handshake, and a path given as text)
         except OSError:
@@ -165,8 +166,8 @@ class Tls:
         context = files.server_context() if self._server else files.client_context()
         return _Loaded(context, pems)
 
-    def _versions(self) -> tuple[_FileVersion, ...]:
-        return tuple(map(_FileVersion.of, self._files.given))
+    def _versions(self) -> tuple[FileVersion, ...]:
+        return tuple(map(FileVersion.of, self._files.given))
 
 
 def certificate_names(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:

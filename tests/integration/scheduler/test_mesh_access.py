@@ -4,6 +4,7 @@ certificates. Refused, and logged once.
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from nereid.core.methods import EXCHANGE_PATH, EXECUTE_PATH, INFER_PATH, JOIN_PA
 from nereid.mesh_auth.credentials import Credentials
 from nereid.mesh_auth.roles import Role
 from nereid.mesh_auth.settings import MeshAccessSettings
+from nereid.mesh_auth.token_file import written
 from nereid.mesh_auth.tokens import MeshToken
 from nereid.pb import kserve_pb2 as kserve
 from nereid.pb import nereid_pb2 as pb
@@ -107,6 +109,36 @@ def token_of(role: Role) -> MeshAccessSettings:
 
 def refusals(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [line for line in caplog.messages if "was refused" in line]
+
+
+async def test_a_token_is_replaced_while_the_scheduler_runs(
+    repository: Path, tmp_path: Path
+) -> None:
+    new = "another horse, another battery"
+    file = tmp_path / "token"
+
+    def write(*texts: str) -> None:
+        file.write_text(written(texts))
+        # As old as one whose writer is done.
+        os.utime(file, (1_700_000_000, 1_700_000_000 + len(texts)))
+
+    async def is_accepted(text: str) -> bool:
+        settings = MeshAccessSettings(mesh_token=text)
+        error = await outcome(address, LOAD, settings, Role.OPERATOR)
+        return error is None or error.status is not Status.UNAUTHENTICATED
+
+    async def reached(former: bool, present: bool) -> None:
+        async with asyncio.timeout(LIMIT_S):
+            while (await is_accepted(TOKEN), await is_accepted(new)) != (former, present):
+                await asyncio.sleep(0.05)
+
+    write(TOKEN)
+    async with scheduler(repository, mesh_token_file=str(file)) as address:
+        await reached(former=True, present=False)
+        write(new, TOKEN)
+        await reached(former=True, present=True)
+        write(new)
+        await reached(former=False, present=True)
 
 
 async def test_rogues_without_a_token_are_refused_and_logged_once(

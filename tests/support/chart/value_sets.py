@@ -252,7 +252,7 @@ VALUE_SETS: Final[dict[str, dict[str, Any]]] = {
     "a strict platform": _with_models(
         fullnameOverride="a-name-that-is-longer-than-what-would-fit-in-all-labels",
         commonLabels={"team": "ml"},
-        podSecurity={"runAsUser": None, "runAsGroup": None, "fsGroup": None},
+        podSecurity={"users": None, "runAsGroup": None, "fsGroup": None},
         redis={"runAsUser": None, "podLabels": {"sidecar": "no"}, "podAnnotations": {"x": "y"}},
         serviceAccount={"create": False, "name": "given"},
         networkPolicy={"enabled": False},

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import tarfile
 from pathlib import Path
 
 import pytest
 
 from scripts.release import (
+    PROVENANCE,
     ROOT,
     check_metadata,
     disagreements,
+    lock_files,
     release_notes,
     repack,
+    verify,
     version_of,
     write_checksums,
+    write_provenance,
 )
 
 PYPROJECT = '[project]\nname = "nereid-mesh"\nversion = "1.2.3"\n'
@@ -130,3 +135,64 @@ def test_checksums_leave_themselves_out(tmp_path: Path) -> None:
     for _ in range(2):
         write_checksums(tmp_path)
         assert (tmp_path / "SHA256SUMS").read_text() == f"{hashlib.sha256(b'x').hexdigest()}  a\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "nereid-1.2.3.tgz").write_bytes(b"chart")
+    (tmp_path / "nereid_mesh-1.2.3.tar.gz").write_bytes(b"sdist")
+    write_provenance(tmp_path)
+    write_checksums(tmp_path)
+    (tmp_path / "SHA256SUMS.sigstore.json").write_bytes(b"{}")
+    return tmp_path
+
+
+def _rewrite(folder: Path, old: str, new: str) -> None:
+    path = folder / PROVENANCE
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def test_provenance_names_files_commit_and_lock_files(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert verify(folder) == []
+    assert capsys.readouterr().out.startswith("2 files of ")
+    statement = json.loads((folder / PROVENANCE).read_text())
+    dependencies = statement["predicate"]["buildDefinition"]["resolvedDependencies"]
+    assert "requirements/gateway.txt" in {each["name"] for each in dependencies}
+    assert PROVENANCE in (folder / "SHA256SUMS").read_text()
+    # Whoever needs one file alone verifies it alone.
+    (folder / "nereid-1.2.3.tgz").unlink()
+    assert verify(folder) == []
+
+
+def test_another_file_source_or_statement_is_found(folder: Path) -> None:
+    chart = folder / "nereid-1.2.3.tgz"
+    chart.write_bytes(b"another chart")
+    (folder / "more.whl").touch()
+    another = hashlib.sha256(b"another chart").hexdigest()
+    assert [line.partition(": ")[::2] for line in verify(folder)] == [
+        ("more.whl", "the provenance does not name it"),
+        (chart.name, f"its digest is {another}, not {hashlib.sha256(b'chart').hexdigest()}"),
+    ]
+    (folder / "more.whl").unlink()
+    chart.write_bytes(b"chart")
+    locked = lock_files("HEAD")["requirements/gateway.txt"]
+    _rewrite(folder, locked, "0" * 64)
+    (line,) = verify(folder)
+    assert line.startswith("requirements/ of ")
+    statement = json.loads((folder / PROVENANCE).read_text())
+    source = statement["predicate"]["buildDefinition"]["resolvedDependencies"][0]
+    _rewrite(folder, source["digest"]["gitCommit"], "0" * 40)
+    (line,) = verify(folder)
+    assert line == f"this checkout lacks the commit {'0' * 40}: git fetch"
+    _rewrite(folder, '"' + "0" * 40, '"--output=file')
+    assert verify(folder) == [f"{PROVENANCE}: it names no commit"]
+    _rewrite(folder, "https://slsa.dev/provenance/v1", "https://slsa.dev/provenance/v0.1")
+    assert verify(folder) == [f"{PROVENANCE}: it is another kind of statement"]
+    for text in ("", "[]", "{}"):
+        (folder / PROVENANCE).write_text(text)
+        (line,) = verify(folder)
+        assert line.startswith(f"{PROVENANCE}: it cannot be read: ")

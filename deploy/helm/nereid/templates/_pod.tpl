@@ -5,15 +5,22 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end -}}
 
-{{/* users: {runAsUser, runAsGroup, fsGroup}, of which null ones are left out. */}}
+{{/* user, group, fsGroup, of which null ones are left out. */}}
 {{- define "nereid.podSecurity" -}}
 runAsNonRoot: true
 seccompProfile: {type: RuntimeDefault}
-{{- range $key, $value := . }}
+{{- range $key, $value := dict "runAsUser" .user "runAsGroup" .group "fsGroup" .fsGroup }}
 {{- if not (kindIs "invalid" $value) }}
 {{ $key }}: {{ int64 $value }}
 {{- end }}
 {{- end }}
+{{- end -}}
+
+{{/* Of a component of the mesh: each has a user of its own. */}}
+{{- define "nereid.componentSecurity" -}}
+{{- $security := .root.Values.podSecurity -}}
+{{- $user := index ($security.users | default dict) .component -}}
+{{- include "nereid.podSecurity" (dict "user" $user "group" $security.runAsGroup "fsGroup" $security.fsGroup) -}}
 {{- end -}}
 
 {{/* Where a pod may run. values; selector: the labels to spread by. */}}
@@ -127,7 +134,7 @@ spec:
   # Variables such as NEREID_HTTP_PORT, which a Service may cause, are the flags' own.
   enableServiceLinks: false
   terminationGracePeriodSeconds: {{ .grace }}
-  securityContext: {{ include "nereid.podSecurity" $root.Values.podSecurity | nindent 4 }}
+  securityContext: {{ include "nereid.componentSecurity" . | nindent 4 }}
 {{- with $root.Values.images.pullSecrets }}
   imagePullSecrets: {{ toYaml . | nindent 4 }}
 {{- end }}
@@ -143,7 +150,7 @@ spec:
     - name: token
       image: {{ $image | quote }}
       imagePullPolicy: {{ $root.Values.images.pullPolicy }}
-      command: [sh, -c, "umask 077; nereid mesh-token --mesh-token-file=/run/nereid/mesh-own/token --role={{ .tokenRole }} >/run/nereid/mesh/token"]
+      command: [nereid, mesh-token, --mesh-token-file=/run/nereid/mesh-own/token, --role={{ .tokenRole }}, --output=/run/nereid/mesh/token]
       securityContext: {{ include "nereid.containerSecurity" $root | nindent 8 }}
       resources:
         requests: {cpu: 100m, memory: 64Mi}
@@ -194,7 +201,7 @@ spec:
           "periodSeconds" 10 "timeoutSeconds" 5 "failureThreshold" (.livenessFailures | default 3))) | nindent 8 }}
 {{- with .preStop }}
       lifecycle:
-        preStop: {exec: {command: [sleep, {{ . | quote }}]}}
+        preStop: {exec: {command: [python, -P, -c, "import time; time.sleep({{ . }})"]}}
 {{- end }}
       securityContext: {{ include "nereid.containerSecurity" $root | nindent 8 }}
       resources: {{ include "nereid.resources" . | nindent 8 }}

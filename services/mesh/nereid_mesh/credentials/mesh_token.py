@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -11,6 +12,7 @@ from nereid.config.inherited_secrets import read_environ
 from nereid.config.settings_reader import read_settings, settings_parser
 from nereid.mesh_auth.roles import Role
 from nereid.mesh_auth.settings import MeshAccessSettings
+from nereid.mesh_auth.token_file import written
 from nereid.mesh_auth.tokens import new_token
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ _PROGRAM = "nereid mesh-token"
 
 @dataclass(frozen=True, kw_only=True)
 class MeshTokenSettings(MeshAccessSettings):
-    """Print a new mesh token or, with --role, one role's token, derived from the mesh's own."""
+    """Print a new mesh token or, with --role, one role's tokens, derived from the mesh's own."""
 
     TOPIC: ClassVar = Topic.MESH
 
@@ -32,6 +34,7 @@ class MeshTokenSettings(MeshAccessSettings):
         f"the role to make a token for: {', '.join(role.value for role in Role)}",
         choice(*(role.value for role in Role)),
     )
+    output: str | None = flag(None, "a file for the token, readable by its user alone")
 
     def errors(self) -> list[str]:
         """Return the errors in these settings, one line each."""
@@ -47,11 +50,22 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the token, and return the exit code."""
+    """Print the token, or write it to --output, and return the exit code."""
     settings = read_settings(MeshTokenSettings, argv, read_environ(), _PROGRAM)
-    token = settings.read_mesh_token()
-    made = new_token()
-    if settings.role is not None and token is not None:
-        made = token.role_token(Role(settings.role))
-    sys.stdout.write(f"{made}\n")
+    made = [new_token()]
+    if settings.role is not None:
+        role = Role(settings.role)
+        made = [token.role_token(role) for token in settings.read_mesh_tokens()]
+    text = written(made)
+    if settings.output is None:
+        sys.stdout.write(text)
+        return 0
+    try:
+        descriptor = os.open(settings.output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            os.fchmod(descriptor, 0o600)
+            file.write(text)
+    except OSError as error:
+        sys.stderr.write(f"--output: '{settings.output}': {error.strerror}\n")
+        return 1
     return 0

@@ -324,7 +324,14 @@ def _read(
     ignored = triton.without_effect()
     if ignored:
         sys.stderr.write(f"{_PROGRAM}: taken from Triton, to no effect: {', '.join(ignored)}\n")
-    return serve, gateway, executor, scheduler, cache
+    # Children keep the token of the start: those that get a role's cannot follow its file.
+    return (
+        serve,
+        gateway.with_present_token(),
+        executor.with_present_token(),
+        scheduler.with_present_token(),
+        cache.with_present_token(),
+    )
 
 
 def _state_errors(scheduler: SchedulerSettings, cache: CacheSettings) -> list[str]:

@@ -196,3 +196,30 @@ def test_jumps_without_end_cost_no_memory(clock: Clock) -> None:
         clock.now -= 100
         verifier.verify(credential(clock), JOIN)
     assert len(verifier._future) <= 10
+
+
+def test_former_tokens_are_accepted_until_they_are_not(clock: Clock) -> None:
+    former, new = TOKEN, MeshToken("another horse and battery")
+    verifier = CredentialVerifier(former, clock)
+
+    def accepted(token: MeshToken) -> bool:
+        try:
+            return verifier.verify(credential(clock, token=token), JOIN) is Role.EXECUTOR
+        except CredentialError:
+            return False
+
+    assert (accepted(former), accepted(new)) == (True, False)
+    verifier.accept((former, new))
+    assert (accepted(former), accepted(new)) == (True, True)
+    verifier.accept((new,))
+    assert (accepted(former), accepted(new)) == (False, True)
+
+
+def test_a_caller_uses_the_present_key(clock: Clock, verifier: CredentialVerifier) -> None:
+    present = [MeshToken("another horse and battery").key(Role.EXECUTOR), TOKEN.key(Role.EXECUTOR)]
+    credentials = Credentials(Role.EXECUTOR, lambda: present.pop() or b"", clock)
+    ((_, text),) = credentials.metadata(JOIN)
+    assert verifier.verify(text, JOIN) is Role.EXECUTOR
+    ((_, text),) = credentials.metadata(JOIN)
+    with pytest.raises(CredentialError):
+        verifier.verify(text, JOIN)

@@ -25,3 +25,17 @@ def test_a_roles_token_needs_the_meshs(capsys: pytest.CaptureFixture[str]) -> No
     with pytest.raises(SystemExit):
         mesh_token.main(["--role=executor"])
     assert "needs the mesh's token" in capsys.readouterr().err
+
+
+def test_a_file_is_its_users_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "token"
+    file.write_text("what was there before, and is longer than a token" * 2)
+    file.chmod(0o644)
+    assert mesh_token.main([f"--output={file}"]) == 0
+    assert file.stat().st_mode & 0o777 == 0o600
+    MeshToken(file.read_text().strip())
+    assert file.read_text().count("\n") == 1
+    assert mesh_token.main([f"--output={tmp_path}"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == f"--output: '{tmp_path}': Is a directory\n"

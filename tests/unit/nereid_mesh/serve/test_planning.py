@@ -212,3 +212,17 @@ def test_a_configuration_file_has_flags_of_all_services(tmp_path: Path) -> None:
     file = tmp_path / "nereid.toml"
     file.write_text("\n".join(keys))
     assert plan(tmp_path, f"--config={file}") == plan(tmp_path, *(f"--{each}" for each in flags))
+
+
+def test_children_have_the_token_of_the_start(tmp_path: Path) -> None:
+    """A scheduler that follows the file would refuse those that have a role's token."""
+    file = tmp_path / "token"
+    token = new_token()
+    file.write_text(f"{token}\naccept {new_token()}\n")
+    made = plan(tmp_path, "--join=none", f"--mesh-token-file={file}")
+    assert pickle.loads(pickle.dumps(made)).credentials is not None
+    for child in made.children:
+        assert flags_of(child, "mesh-token-file") in ([], [""])
+        assert token not in str(child.argv)
+    (scheduler,) = (child for child in made.children if "scheduler" in child.name)
+    assert token in scheduler.secrets.values()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nereid.rpc.net.tls_files import _FileVersion, reason
+from nereid.rpc.net.tls_files import FileVersion, reason
 
 
 @pytest.mark.parametrize(
@@ -22,16 +22,16 @@ def test_a_file_is_settled_a_second_after_it_was_written(
     path.write_bytes(b"x")
     then = time.time() - age_s
     os.utime(path, (then, then))
-    assert _FileVersion.of(str(path)).settled() is settled
+    assert FileVersion.of(str(path)).settled() is settled
 
 
 def test_a_removed_file_is_a_change(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"x")
-    before = _FileVersion.of(str(path))
+    before = FileVersion.of(str(path))
     path.unlink()
-    assert _FileVersion.of(str(path)) != before
-    assert _FileVersion.of(str(path)).settled()
+    assert FileVersion.of(str(path)) != before
+    assert FileVersion.of(str(path)).settled()
 
 
 @pytest.mark.parametrize(
