@@ -52,6 +52,13 @@ def read_config_files(
     """
     if len(files) == 1 and not files[0].is_overlay and not wants_variables(files[0].text):
         return WrittenConfig(parse_config(files[0].text, model_name=model_name), {})
+    return merge_config_files(files, model_name=model_name, variables=variables)
+
+
+def merge_config_files(
+    files: Sequence[ConfigFile], *, model_name: str, variables: Variables
+) -> WrittenConfig:
+    """Return the same, always with the sources."""
     merged, sources = model_config_pb2.ModelConfig(), dict[str, str]()
     for file in files:
         parsed = parse_config(

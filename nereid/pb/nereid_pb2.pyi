@@ -276,18 +276,20 @@ class ShadowCounts(_message.Message):
     def __init__(self, gateway: _Optional[int] = ..., shadow: _Optional[str] = ..., compared: _Optional[int] = ..., differing: _Optional[int] = ...) -> None: ...
 
 class ModelTrafficResponse(_message.Message):
-    __slots__ = ("traffic", "source", "shadow", "compared", "differing")
+    __slots__ = ("traffic", "source", "shadow", "compared", "differing", "warnings")
     TRAFFIC_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     SHADOW_FIELD_NUMBER: _ClassVar[int]
     COMPARED_FIELD_NUMBER: _ClassVar[int]
     DIFFERING_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
     traffic: Traffic
     source: str
     shadow: str
     compared: int
     differing: int
-    def __init__(self, traffic: _Optional[_Union[Traffic, _Mapping]] = ..., source: _Optional[str] = ..., shadow: _Optional[str] = ..., compared: _Optional[int] = ..., differing: _Optional[int] = ...) -> None: ...
+    warnings: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, traffic: _Optional[_Union[Traffic, _Mapping]] = ..., source: _Optional[str] = ..., shadow: _Optional[str] = ..., compared: _Optional[int] = ..., differing: _Optional[int] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class TrafficSetting(_message.Message):
     __slots__ = ("model", "traffic", "set_ns", "rollout", "shadow")

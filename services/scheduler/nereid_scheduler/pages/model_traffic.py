@@ -35,6 +35,7 @@ def traffic_handlers(traffic: ModelTraffic) -> dict[str, Respond]:
         if found is not None:
             write_traffic(found.traffic, response.traffic)
             response.source = found.source
+            response.warnings.extend(traffic.mismatches(request.model))
         if shadow is not None:
             response.shadow = shadow.text()
             response.compared, response.differing = traffic.compared(request.model)
