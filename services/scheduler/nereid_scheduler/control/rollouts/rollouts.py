@@ -26,7 +26,7 @@ from nereid.core.traffic.rollout_plan import (
     Rollout,
     start_rollout,
 )
-from nereid.core.traffic.rollout_rules import DIFFERENCE, WHOLE
+from nereid.core.traffic.rollout_rules import DIFFERENCE, MAX_COMPARED, WHOLE
 from nereid_scheduler.control.rollouts.steps import NO_REQUESTS, StepWatch, Window, next_state
 from nereid_scheduler.core.models.lifecycle import VersionState
 
@@ -229,10 +229,22 @@ class Rollouts:
         run = self._runs.get(name)
         if run is not None and run.fits(rollout, new, old):
             return run
-        reference = NO_REQUESTS
-        if run is not None and (run.new, run.old) == (new, old):
+        reference = None
+        if (
+            rollout.percent == WHOLE
+            and run is not None
+            and (run.new, run.old, run.rollout.step) == (new, old, rollout.step - 1)
+        ):
             reference = run.watch.reference(_measured(old))
-        watch = StepWatch(time.monotonic(), _measured((new,)), _measured(old), reference)
+        difference = self._find_difference(name, rollout.to)
+        watch = StepWatch(
+            time.monotonic(),
+            _measured((new,)),
+            _measured(old),
+            reference,
+            difference,
+            compares_durations=rollout.percent <= MAX_COMPARED,
+        )
         run = self._runs[name] = _Run(rollout, new, old, watch)
         return run
 
