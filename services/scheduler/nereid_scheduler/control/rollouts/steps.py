@@ -116,6 +116,12 @@ class StepWatch:
         """Return the window with which the version is compared now."""
         return old.since(self._old) if self._reference is None else self._reference
 
+    def waits_for(self, new: Window) -> str:
+        """Return why no rule stands yet; empty if they do."""
+        if self.checked:
+            return ""
+        return f"{new.since(self._new).requests} of {_FIRST_LOOK} requests have come"
+
     def check(
         self, rules: Sequence[Rule], new: Window, old: Window, difference: Difference | None
     ) -> list[Checked]:
