@@ -46,6 +46,12 @@ class Variables:
         return default
 
 
+def names_variable(text: str) -> bool:
+    """Return whether a text would have a variable if the file asked for them."""
+    bodies = [match["body"] or "" for match in _VARIABLE.finditer(text)]
+    return any(_NAME.fullmatch(body.partition(":-")[0]) for body in bodies)
+
+
 def wants_variables(text: str) -> bool:
     """Return whether the first line asks for variables."""
     return text.partition("\n")[0].strip() == MARK

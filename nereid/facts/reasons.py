@@ -32,6 +32,7 @@ _BATCHING_CODES: Final = frozenset(
 # Beside the reasons of nv_inference_request_failure.
 BY_MODEL: Final = "MODEL"
 _PROBLEMS: Final = frozenset({"BACKEND", "OTHER", BY_MODEL})
+_TRAFFIC_WEIGHT: Final = "nereid_model_traffic_weight"
 HELD_REQUESTS: Final = "held-requests"
 # A closing reason gets a statement if it closed at least this share of the batches.
 _NOTABLE_SHARE: Final = 0.25
@@ -68,7 +69,7 @@ class Statement:
 
 def explain(facts: MeshFacts) -> list[Statement]:
     """Return all statements: first about the model as a whole, then about each version."""
-    statements = [*_of_mesh(facts), *_shadow(facts)]
+    statements = [*_of_mesh(facts), *_shadow(facts), *_missing_versions(facts)]
     for version in facts.versions:
         statements += _readiness(facts, version)
         if version.in_memory:
@@ -181,12 +182,29 @@ def _shadow(facts: MeshFacts) -> Iterator[Statement]:
     )
 
 
+def _missing_versions(facts: MeshFacts) -> Iterator[Statement]:
+    if facts.metrics is None or not facts.versions:
+        return
+    weights = facts.metrics.by_label(_TRAFFIC_WEIGHT, "version", model=facts.model)
+    known = {version.number for version in facts.versions}
+    for number, weight in sorted(weights.items()):
+        if weight and number not in known:
+            yield Statement(
+                "traffic-without-version",
+                f"version {number} has weight {weight:.0f}, and no repository has it or its"
+                " version_policy leaves it out: the others get its requests",
+                problem=True,
+                advice=f"load it, or set weights: nereid traffic {facts.model} VERSION=WEIGHT",
+                version=number,
+                figures={"weight": weight},
+            )
+
+
 def _traffic(facts: MeshFacts, version: VersionFacts) -> Iterator[Statement]:
-    name = "nereid_model_traffic_weight"
-    weight = facts.gauge(name, **_labels(facts, version))
+    weight = facts.gauge(_TRAFFIC_WEIGHT, **_labels(facts, version))
     if weight is None or facts.metrics is None:
         return
-    total = sum(facts.metrics.by_label(name, "version", model=facts.model).values())
+    total = sum(facts.metrics.by_label(_TRAFFIC_WEIGHT, "version", model=facts.model).values())
     of_total = f" of {total:.0f}" if total != weight else ""
     yield Statement(
         "traffic",

@@ -7,6 +7,7 @@ maps by key. Every other list replaces the list below it.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from google.protobuf.text_format import ParseInteger
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from nereid.core.variables import Variables
     from nereid.model_config.text_fields import TextField, TextValue
 
+_MAX_PLACES: Final = 4
 _BY_NAME: Final = frozenset({"input", "output", "instance_group"})
 
 
@@ -52,6 +54,13 @@ def read_config_files(
     """
     if len(files) == 1 and not files[0].is_overlay and not wants_variables(files[0].text):
         return WrittenConfig(parse_config(files[0].text, model_name=model_name), {})
+    return merge_config_files(files, model_name=model_name, variables=variables)
+
+
+def merge_config_files(
+    files: Sequence[ConfigFile], *, model_name: str, variables: Variables
+) -> WrittenConfig:
+    """Return the same, always with the sources."""
     merged, sources = model_config_pb2.ModelConfig(), dict[str, str]()
     for file in files:
         parsed = parse_config(
@@ -61,6 +70,33 @@ def read_config_files(
         merge = _Merge(file, model_name, wanted, sources)
         merge.message(merged, parsed, text_fields(file.text.removeprefix("\ufeff")), "")
     return WrittenConfig(merged, sources)
+
+
+def add_sources(message: str, sources: Mapping[str, str]) -> str:
+    """Return an error's text with the places of the fields and keys that it names."""
+    words = f" {_plain(message)} "
+    named = {
+        path: place
+        for path, place in sources.items()
+        if (
+            f"'{path[:-1].partition('[')[2]}'" in message
+            if path.endswith("]")
+            else f" {_plain(path.rpartition('.')[2])} " in words
+        )
+    }
+    # A field is named more exactly than the message that has it.
+    places = [
+        f"{path} is from {place}"
+        for path, place in named.items()
+        if not any(other.startswith(f"{path}.") for other in named)
+    ]
+    if not places or any(place in message for place in sources.values()):
+        return message
+    return f"{message} ({', '.join(places[:_MAX_PLACES])})"
+
+
+def _plain(text: str) -> str:
+    return " ".join(re.findall(r"[a-z0-9]+", text.lower()))
 
 
 class _Merge:

@@ -276,12 +276,13 @@ class ShadowCounts(_message.Message):
     def __init__(self, gateway: _Optional[int] = ..., shadow: _Optional[str] = ..., compared: _Optional[int] = ..., differing: _Optional[int] = ...) -> None: ...
 
 class ModelTrafficResponse(_message.Message):
-    __slots__ = ("traffic", "source", "shadow", "compared", "differing", "shadow_source", "shadow_problem")
+    __slots__ = ("traffic", "source", "shadow", "compared", "differing", "warnings", "shadow_source", "shadow_problem")
     TRAFFIC_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     SHADOW_FIELD_NUMBER: _ClassVar[int]
     COMPARED_FIELD_NUMBER: _ClassVar[int]
     DIFFERING_FIELD_NUMBER: _ClassVar[int]
+    WARNINGS_FIELD_NUMBER: _ClassVar[int]
     SHADOW_SOURCE_FIELD_NUMBER: _ClassVar[int]
     SHADOW_PROBLEM_FIELD_NUMBER: _ClassVar[int]
     traffic: Traffic
@@ -289,9 +290,10 @@ class ModelTrafficResponse(_message.Message):
     shadow: str
     compared: int
     differing: int
+    warnings: _containers.RepeatedScalarFieldContainer[str]
     shadow_source: str
     shadow_problem: str
-    def __init__(self, traffic: _Optional[_Union[Traffic, _Mapping]] = ..., source: _Optional[str] = ..., shadow: _Optional[str] = ..., compared: _Optional[int] = ..., differing: _Optional[int] = ..., shadow_source: _Optional[str] = ..., shadow_problem: _Optional[str] = ...) -> None: ...
+    def __init__(self, traffic: _Optional[_Union[Traffic, _Mapping]] = ..., source: _Optional[str] = ..., shadow: _Optional[str] = ..., compared: _Optional[int] = ..., differing: _Optional[int] = ..., warnings: _Optional[_Iterable[str]] = ..., shadow_source: _Optional[str] = ..., shadow_problem: _Optional[str] = ...) -> None: ...
 
 class TrafficSetting(_message.Message):
     __slots__ = ("model", "traffic", "set_ns", "rollout", "shadow")

@@ -50,10 +50,11 @@ def takes_lone_rows(description: ModelDescription, files: Mapping[str, bytes]) -
     )
 
 
-def complete_export(config: ModelConfig, files: Mapping[str, bytes]) -> None:
+def complete_export(config: ModelConfig, files: Mapping[str, bytes], written: ModelConfig) -> None:
     """Add padding, a larger batch and a budget of tokens to the configuration of an export.
 
-    Contents of large files may be left out of `files`. Other models than encoders stay as they are.
+    written: what an overlay says, which is kept. Contents of large files may be left out of
+    `files`. Other models than encoders stay as they are.
     """
     if config.max_batch_size < 1 or PADDING in config.parameters:
         return
@@ -67,9 +68,11 @@ def complete_export(config: ModelConfig, files: Mapping[str, bytes]) -> None:
     if mapping.generation is not None or mapping.keeps_tokens:
         # Logits of a whole batch of padded texts would take gigabytes.
         return
-    config.max_batch_size = max(config.max_batch_size, _MAX_BATCH_SIZE)
-    # The default, which was completed for the former size.
-    config.dynamic_batching.preferred_batch_size[:] = [config.max_batch_size]
+    if not written.max_batch_size:
+        config.max_batch_size = max(config.max_batch_size, _MAX_BATCH_SIZE)
+    if not written.dynamic_batching.preferred_batch_size:
+        # The default, which was completed for the former size.
+        config.dynamic_batching.preferred_batch_size[:] = [config.max_batch_size]
     padding = config.parameters[PADDING].string_value = padding_of(config, mapping)
     # A budget of tokens is for rows with one length.
     if ";" not in padding and MAX_BATCH_TOKENS not in config.parameters:

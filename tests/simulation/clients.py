@@ -51,7 +51,7 @@ class Clients:
         self._gateways = gateways
         self._mean_pause_s = mean_pause_s
         self._heads = {model.name: model.request_head() for model in MODELS}
-        self._single = [each for each in MODELS if not each.contract.is_sequence]
+        self._single = [each for each in MODELS if not (each.contract.is_sequence or each.is_step)]
         self._weights = [each.weight for each in self._single]
         self._stateful = [each for each in MODELS if each.contract.is_sequence]
         self._sequences = 0
@@ -168,7 +168,7 @@ class Clients:
             parameters["sequence_start"] = step.number == 0
             parameters["sequence_end"] = step.number == step.length - 1
         # Those of a cached model are the same if their values are.
-        shown = 0 if model.contract.values else number
+        shown = 0 if model.is_cached else number
         message = self._where.bugs.request_type(
             0,
             self._heads[model.name],

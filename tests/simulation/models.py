@@ -34,6 +34,7 @@ instance_group { count: 1 kind: KIND_CPU }
 _BATCHING = "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 500 }"
 _ONCE = 'parameters { key: "at_most_once" value { string_value: "true" } }'
 _REQUEST: Final = struct.Struct("<qqq")
+_VALUE: Final = struct.Struct("<q")
 _RESPONSE: Final = struct.Struct("<qq")
 
 
@@ -49,6 +50,8 @@ class SimulatedModel:
     decoupled: bool = False
     weight: int = 1
     has_states: bool = False
+    # Clients ask only its ensemble.
+    is_step: bool = False
 
     @property
     def serves_itself(self) -> bool:
@@ -57,11 +60,15 @@ class SimulatedModel:
 
     @property
     def contract(self) -> contract.Model:
-        return contract.MODELS[self.name]
+        return contract.MODELS.get(self.name) or contract.Model(self.name)
 
     @property
     def once(self) -> bool:
         return self.contract.at_most_once
+
+    @property
+    def is_cached(self) -> bool:
+        return "response_cache" in self.text
 
     @property
     def reports_crashes(self) -> bool:
@@ -70,6 +77,10 @@ class SimulatedModel:
     def responses(self, payload: bytes, version: int) -> list[bytes]:
         """The payloads of the responses to the request with this one."""
         value, _, count = _REQUEST.unpack(payload)
+        if self.name == "judge":
+            return [_VALUE.pack(value)]
+        if self.name == "negated":
+            return [_RESPONSE.pack(-contract.linear(value, version), version)]
         result = self.contract.function(value, version)
         return [_RESPONSE.pack(result + place, version) for place in range(count)]
 
@@ -112,7 +123,8 @@ class SimulatedModel:
 
     def response_head(self) -> bytes:
         head = kserve_pb2.ModelInferResponse(model_name=self.name, model_version="1")
-        head.outputs.add(name="O", datatype="INT64", shape=[1, 2])
+        size = 1 if self.name == "judge" else 2
+        head.outputs.add(name="O", datatype="INT64", shape=[1, size])
         return head.SerializeToString()
 
 
@@ -156,6 +168,18 @@ sequence_batching {
 """
 _SNAPSHOTS = 'parameters { key: "sequence_snapshot_interval" value { string_value: "1" } }'
 _PYTHON = (CRASH_REPORTS_KEY,)
+_STEP = """step { model_name: "%s" model_version: -1
+    input_map { key: "I" value: "I" } output_map { key: "O" value: "%s" } }
+"""
+_CONDITION = 'parameters { key: "condition.%s" value { string_value: "C %s %d" } }\n'
+_BRANCHES = (
+    'platform: "ensemble" max_batch_size: 8\n'
+    + "".join(line for line in _CONFIG.splitlines(keepends=True) if "put {" in line)
+    + f"ensemble_scheduling {{ {_STEP % ('judge', 'C')} {_STEP % ('steady', 'O')}"
+    + f" {_STEP % ('negated', 'O')} }}\n"
+    + _CONDITION % ("steady", "<", contract.HALF)
+    + _CONDITION % ("negated", ">=", contract.HALF)
+)
 MODELS = (
     SimulatedModel("steady", _CONFIG + _BATCHING, (WITHDRAWALS_KEY,), weight=5),
     SimulatedModel("onnx", _CONFIG + _BATCHING, (WITHDRAWALS_KEY,), weight=3),
@@ -165,6 +189,14 @@ MODELS = (
         (WITHDRAWALS_KEY,),
         weight=3,
     ),
+    SimulatedModel("branches", _BRANCHES, weight=3),
+    SimulatedModel(
+        "judge",
+        _CONFIG.replace("dims: 2", "dims: 1") + _BATCHING,
+        (WITHDRAWALS_KEY,),
+        is_step=True,
+    ),
+    SimulatedModel("negated", _CONFIG + _BATCHING, (WITHDRAWALS_KEY,), is_step=True),
     SimulatedModel("large", _CONFIG + _BATCHING, (WITHDRAWALS_KEY,)),
     SimulatedModel("python", _CONFIG + "max_batch_size: 4 dynamic_batching { }", _PYTHON),
     SimulatedModel(

@@ -17,7 +17,8 @@ class Runs:
 
     def __init__(self, history: History) -> None:
         self._history = history
-        self._last: dict[int, Stream] = {}
+        # By model and request: an ensemble's request has the number of its steps' requests.
+        self._last: dict[tuple[str, int], Stream] = {}
         # Requests that a worker had begun when it crashed.
         self.crashed: set[int] = set()
         # Of at-most-once models, each run.
@@ -25,9 +26,6 @@ class Runs:
         # How many had been sent when a gateway's link was last lost: those may be sent, and run,
         # again. Their numbers are in the order of their sending.
         self._sent_at_loss = 0
-
-    def has_begun(self, request: int) -> bool:
-        return request in self._last
 
     def on_link_lost(self) -> None:
         """Of a gateway."""
@@ -39,8 +37,8 @@ class Runs:
                 continue  # it is as good as others
             if model.once:
                 self.once.append(request)
-            last = self._last.get(request)
+            last = self._last.get((model.name, request))
             is_resent = request <= self._sent_at_loss
             if last is not None and not (last.lost or stream.lost or is_resent):
                 self._history.violate("a request runs twice, though no stream was lost", [request])
-            self._last[request] = stream
+            self._last[model.name, request] = stream

@@ -15,8 +15,16 @@ from tests.torment.history import Outcome, Request
 FACTOR: Final = 7
 
 
+# Half of the values of the model with branches are below it.
+HALF: Final = 1 << 19
+
+
 def linear(value: int, version: int) -> int:
     return FACTOR * value + version
+
+
+def branched(value: int, _version: int) -> int:
+    return linear(value, 1) if value < HALF else -linear(value, 1)
 
 
 @dataclass(frozen=True)
@@ -34,7 +42,7 @@ class Model:
     calls: bool = False
     # Adds the correlation id to the last sum.
     adds_id: bool = False
-    # How many values there are: few, so that the cache has some.
+    # How many values there are, if not any: few, so that the cache has some.
     values: int = 0
 
 
@@ -49,6 +57,8 @@ MODELS: Final[dict[str, Model]] = {
         Model("decoupled", is_python=True),
         Model("once", is_python=True, at_most_once=True),
         Model("ensemble", function=lambda value, _: linear(linear(value, 1), 1)),
+        # A condition of what its first step makes decides which of two others runs.
+        Model("branches", function=branched, values=2 * HALF),
         Model("bls", function=lambda value, _: 2 * linear(value, 1), is_python=True, calls=True),
         Model("direct", is_sequence=True),
         Model("oldest", is_sequence=True, adds_id=True),

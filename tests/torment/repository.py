@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 
 from tests.support.models import accumulators, python_models
 from tests.support.models.onnx_models import value
-from tests.torment.contract import FACTOR, MODELS
+from tests.torment.contract import FACTOR, HALF, MODELS
 
 # Of INT64: over the limit from which on tensors travel in shared memory. Its model takes any
 # number.
@@ -56,6 +56,25 @@ ensemble_scheduling {{ step [
 """
     + _TENSORS
 )
+# The first step computes FACTOR * VALUE + 1.
+_BRANCHES = (
+    """platform: "ensemble"
+max_batch_size: 8
+ensemble_scheduling {{ step [
+  {{ model_name: "steady" model_version: -1
+    input_map {{ key: "VALUE" value: "VALUE" }} output_map {{ key: "RESULT" value: "between" }} }},
+  {{ model_name: "last" model_version: -1
+    input_map {{ key: "VALUE" value: "VALUE" }}
+    output_map [{{ key: "RESULT" value: "RESULT" }}, {{ key: "VERSION" value: "VERSION" }}] }},
+  {{ model_name: "negated" model_version: -1
+    input_map {{ key: "VALUE" value: "VALUE" }}
+    output_map [{{ key: "RESULT" value: "RESULT" }}, {{ key: "VERSION" value: "VERSION" }}] }}
+] }}
+parameters {{ key: "condition.last" value {{ string_value: "between < {limit}" }} }}
+parameters {{ key: "condition.negated" value {{ string_value: "between >= {limit}" }} }}
+"""
+    + _TENSORS
+)
 
 
 class Repository:
@@ -72,6 +91,7 @@ class Repository:
             ("onnx", ""),
             ("steady", ""),
             ("last", ""),
+            ("negated", ""),
             ("cached", "response_cache { enable: true }\n"),
             ("large", ""),
         ):
@@ -88,9 +108,11 @@ class Repository:
             self._write_python(name, 1)
             config = _PYTHON.format(kind=name, runs=self._runs, more=more, size=1)
             (self.directory / name / "config.pbtxt").write_text(config)
-        ensemble = self.directory / "ensemble"
-        (ensemble / "1").mkdir(parents=True)
-        (ensemble / "config.pbtxt").write_text(_ENSEMBLE.format(size=1))
+        for name, config in (("ensemble", _ENSEMBLE), ("branches", _BRANCHES)):
+            ensemble = self.directory / name
+            (ensemble / "1").mkdir(parents=True)
+            text = config.format(size=1, limit=FACTOR * HALF + 1)
+            (ensemble / "config.pbtxt").write_text(text)
         for name, kind in (("direct", "sequence"), ("oldest", "dyna_sequence")):
             accumulators.save(self.directory, kind, "onnxruntime")
             (self.directory / kind).rename(self.directory / name)
@@ -136,11 +158,12 @@ class Repository:
     def _write_onnx(self, name: str, version: int) -> None:
         size = "size" if name == "large" else 1
         tensors = [value(each, "INT64", ["n", size]) for each in ("VALUE", "RESULT", "VERSION")]
-        constants = {"factor": FACTOR, "zero": 0, "version": version}
+        sign = -1 if name == "negated" else 1
+        constants = {"factor": sign * FACTOR, "zero": 0, "version": version, "sum": sign * version}
         graph = helper.make_graph(
             [
                 helper.make_node("Mul", ["VALUE", "factor"], ["product"]),
-                helper.make_node("Add", ["product", "version"], ["RESULT"]),
+                helper.make_node("Add", ["product", "sum"], ["RESULT"]),
                 helper.make_node("Mul", ["VALUE", "zero"], ["zeros"]),
                 helper.make_node("Add", ["zeros", "version"], ["VERSION"]),
             ],

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from nereid.cli.command_parser import CommandParser
 from nereid.core.terminal import print_error, print_lines
-from nereid.core.traffic.rollout_plan import ABORTED, BACK, DONE
+from nereid.core.traffic.rollout_plan import ABORTED, BACK, DONE, RUNNING
 from nereid.core.traffic.rollout_rules import parse_duration, parse_rules, parse_steps
 from nereid_explain.server import CannotAskError, add_server_arguments, server_of
 
@@ -31,6 +31,8 @@ example: nereid rollout digits --to 4 --steps 1,10,50,100 --every 5m --if 'error
 Exit codes: 0: done, or the action was taken; 1: gone back or aborted; 2: refused, or not asked.
 """
 _INTERVAL_S: Final = 1.0
+# Without a change for so long, and for the time of a step, the command says what it waits for.
+_QUIET_S: Final = 60.0
 # Calls that fail for so long, as in a restart, end the wait.
 _PATIENCE_S: Final = 60.0
 _ENDS: Final = {DONE: 0, BACK: 1, ABORTED: 1}
@@ -79,12 +81,14 @@ def _body(parser: CommandParser, given: argparse.Namespace) -> dict[str, Any] | 
 
 def _wait(server: Server, path: str, document: dict[str, Any], given: argparse.Namespace) -> int:
     shown: tuple[object, ...] = ()
-    received_s = time.monotonic()
+    received_s = shown_s = time.monotonic()
     while True:
         state = document.get("state"), document.get("percent")
-        if state != shown:
-            shown = state
-            _print(document, given)
+        quiet_s = max(_QUIET_S, float(document.get("every_seconds", 0)))
+        is_quiet = state[0] == RUNNING and time.monotonic() - shown_s > quiet_s
+        if state != shown or is_quiet:
+            _print(document, given, waits=state == shown)
+            shown, shown_s = state, time.monotonic()
         if document.get("state") in _ENDS:
             return _ENDS[str(document["state"])]
         time.sleep(_INTERVAL_S)
@@ -97,7 +101,8 @@ def _wait(server: Server, path: str, document: dict[str, Any], given: argparse.N
                 return 2
 
 
-def _print(document: dict[str, Any], given: argparse.Namespace) -> None:
+def _print(document: dict[str, Any], given: argparse.Namespace, *, waits: bool = False) -> None:
+    """Print the state. waits: with what it waits for."""
     if given.json:
         print_lines([json.dumps(document)])
         return
@@ -105,7 +110,17 @@ def _print(document: dict[str, Any], given: argparse.Namespace) -> None:
     line += f", {document.get('percent')}%"
     if document.get("reason"):
         line += f": {document['reason']}"
+    if waits:
+        line += f", waits: {describe_wait(document)}"
     print_lines([line])
+
+
+def describe_wait(document: dict[str, Any]) -> str:
+    """Return what a running rollout waits for."""
+    if "waits_for" in document:
+        return str(document["waits_for"])
+    undecided = [rule for rule in document.get("rules", ()) if rule["is"] != "holds"]
+    return "; ".join(f"{rule['rule']}: {rule['figures']}" for rule in undecided) or "its time"
 
 
 def make_parser() -> CommandParser:

@@ -47,6 +47,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         response = server.call(method, path, document)
         lines = [_line(response)]
+        lines += [f"warning: {warning}" for warning in response.get("warnings", ())]
     except (CannotAskError, OSError) as error:
         print_error(_PROGRAM, error)
         return 2

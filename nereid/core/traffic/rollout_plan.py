@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from nereid.core.traffic.rollout_rules import WHOLE, Rule, check_every, check_steps, parse_rules
+from nereid.core.traffic.rollout_rules import (
+    FACTOR,
+    MAX_COMPARED,
+    WHOLE,
+    Rule,
+    check_every,
+    check_steps,
+    parse_rules,
+)
 from nereid.core.traffic.weights import MAX_WEIGHT, Traffic, make_traffic, read_traffic
 
 if TYPE_CHECKING:
@@ -83,7 +91,13 @@ def start_rollout(
         raise ValueError("expected a version above 0")
     if not any(weight for number, weight in former.weights if number != to):
         raise ValueError(f"all requests go to version {to} already")
-    return Rollout(to, check_steps(steps), check_every(every_s), parse_rules(rules), former)
+    rollout = Rollout(to, check_steps(steps), check_every(every_s), parse_rules(rules), former)
+    compared = [rule.text for rule in rollout.rules if rule.unit == FACTOR]
+    if compared and rollout.steps[0] > MAX_COMPARED:
+        raise ValueError(
+            f"{compared[0]} compares at steps up to {MAX_COMPARED}%: add one, or use a limit in ms"
+        )
+    return rollout
 
 
 def read_rollout(document: Mapping[str, Any]) -> Rollout:

@@ -11,11 +11,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 ERRORS, DIFFERENCE = "errors", "difference"
+# Unit of rules that compare durations.
+FACTOR: Final = "x"
+# Largest share in percent at which durations are compared with those of versions with the rest.
+MAX_COMPARED: Final = 50
 _QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 # Units by metric.
-_UNITS: Final = {ERRORS: ("%",), DIFFERENCE: ("",), **dict.fromkeys(_QUANTILES, ("x", "ms"))}
+_UNITS: Final = {ERRORS: ("%",), DIFFERENCE: ("",), **dict.fromkeys(_QUANTILES, (FACTOR, "ms"))}
 # Limits of rules by unit, exclusive.
-_LIMITS: Final = {"%": (0.0, 100.0), "x": (1.0, 1000.0), "ms": (0.0, 1e12), "": (0.0, 1e12)}
+_LIMITS: Final = {"%": (0.0, 100.0), FACTOR: (1.0, 1000.0), "ms": (0.0, 1e12), "": (0.0, 1e12)}
 _TERM: Final = re.compile(r"([a-z0-9]+)<([0-9]{1,12}(?:\.[0-9]{0,12})?(?:e-?[0-9]{1,2})?)(%|x|ms|)")
 _DURATION: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(s|m|h)")
 _SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0}

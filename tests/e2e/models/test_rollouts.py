@@ -172,6 +172,9 @@ def test_a_rollout_is_paused_survives_its_scheduler_and_is_aborted(
     assert traffic.main(["m", "1=1", "-u", site.mesh.http]) == 0
     assert site.rollout("errors<5%", "--detach") == 0
     assert site.rollout("errors<5%", "--detach") == 2
+    # Without requests it waits, and says so.
+    wait = "0 of 20 requests have come"
+    until(lambda: command.describe_wait(site.document()) == wait, "the first look")
     assert traffic.main(["m", "1=1", "-u", site.mesh.http]) == 2
     assert site.act("--pause") == 0
     assert site.act("--pause") == 2
@@ -186,6 +189,7 @@ def test_a_rollout_is_paused_survives_its_scheduler_and_is_aborted(
     with site.load():
         until(lambda: site.document()["percent"] == 60, "the next step")
     assert site.act("--abort") == 0
+    assert site.act("--abort") == 2
     assert site.weights() == {"weights": {"1": 1, "2": 0}}
     assert site.document()["reason"] == "aborted at 60%"
     assert site.act() == 1

@@ -176,6 +176,10 @@ async def test_what_cannot_be_set_is_refused_and_changes_nothing(
         b"",
         b"[]",
         b'{"weights": {"1": 0}}',
+        *(b'{"weights": {"1": %b}}' % weight for weight in (b"-1", b"0.5", b"NaN", b"1e999")),
+        *(b'{"weights": {"1": %b}}' % weight for weight in (b"true", b"1000001", b"null", b'"1"')),
+        *(b'{"weights": {"%b": 1}}' % number for number in (b"0", b"-1", b"x", b"9" * 30)),
+        json.dumps({"weights": dict.fromkeys(range(1, 66), 1)}).encode(),
         b'{"weights": {"1": 1}, "by": "x"}',
         b"\xff",
     ):
@@ -189,6 +193,11 @@ async def test_what_cannot_be_set_is_refused_and_changes_nothing(
         "traffic": {"weights": {"1": 1, "2": 1}},
         "source": "call",
     }
+    assert set_traffic(mesh, "1=1", "7=1", "--by=tensor:id") == 0
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        "warning: version 7 has a weight but is not served (served: 1, 2)",
+        "warning: version 1 has no input 'id' (it has INPUT0): its callers are not kept together",
+    ]
     assert set_traffic(mesh, "--clear") == 0
     assert capsys.readouterr().out.splitlines()[-1] == (
         "scaler: all requests without a version go to the latest"

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from nereid.core.tensors.shapes import VARIABLE, format_shape
 from nereid.facts.batching import advise_batching
 from nereid.facts.findings import Finding, Severity
-from nereid.model_config.defaults import DEFAULT
-from nereid_mesh.check.parameters import misspelled, unused_defaults
+from nereid_mesh.check.parameters import misspelled, unused_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,12 +29,12 @@ def _traps(config: ModelConfig) -> Iterator[Finding]:
             f"nothing reads the parameter '{written}'",
             f"did you mean '{known}'?",
         )
-    for name in unused_defaults(config):
+    for name, reason in unused_parameters(config):
         yield Finding(
             Severity.WARNING,
             "unknown-parameter",
             f"nothing reads the parameter '{name}'",
-            f"the model has no optional input '{name.removeprefix(DEFAULT)}'",
+            reason,
         )
     tensors: list[ModelInput | ModelOutput] = [*config.input, *config.output]
     if (

@@ -34,6 +34,7 @@ from nereid_mesh.check.model_reader import NOT_RUN, ModelReader
 from nereid_mesh.check.rehearsal import RehearsalRules, rehearse
 from nereid_mesh.check.report import json_report, text_report
 from nereid_mesh.check.texts import text_findings
+from nereid_mesh.check.written import written_findings
 from nereid_scheduler.control.repository.config_files import ConfigFiles
 from nereid_scheduler.control.repository.model_folder import LocalFolder, find_export
 from nereid_scheduler.control.repository.repositories import Repositories
@@ -108,7 +109,7 @@ def main(argv: Sequence[str]) -> int:
         of_repositories = [finding for path in paths for finding in repository_findings(Path(path))]
         of_repositories += _unused_profile(models, config_files)
         for model in models:
-            _add_findings(model, repositories, reader)
+            _add_findings(model, repositories, reader, config_files)
         fail_with_steps(models)
     except OSError as error:
         print_error(_PROGRAM, f"a model repository cannot be read: {error}")
@@ -135,7 +136,9 @@ def _unused_profile(models: Iterable[CheckedModel], config_files: ConfigFiles) -
     return [Finding(Severity.WARNING, "no-overlay", f"no model's directory has '{overlay}'")]
 
 
-def _add_findings(model: CheckedModel, repositories: Repositories, reader: ModelReader) -> None:
+def _add_findings(
+    model: CheckedModel, repositories: Repositories, reader: ModelReader, config_files: ConfigFiles
+) -> None:
     paths = [
         path
         for repository in repositories.paths
@@ -174,6 +177,8 @@ def _add_findings(model: CheckedModel, repositories: Repositories, reader: Model
             findings.update(dict.fromkeys(advise(version.config, reader.description(version_path))))
             place = export or str(version.number)
             findings.update(dict.fromkeys(text_findings(path, place, version.config)))
+    if any(version.config is not None for version in model.versions):
+        findings.update(dict.fromkeys(written_findings(path, config_files, model.versions)))
     model.findings += findings
 
 

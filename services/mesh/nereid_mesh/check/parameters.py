@@ -5,7 +5,9 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
+from nereid.core.known_backends import PYTHON
 from nereid.model_config.batching_fields import PARAMETERS
+from nereid.model_config.conditions import CONDITION
 from nereid.model_config.defaults import DEFAULT
 from nereid.model_config.padding import PADDING
 from nereid_executor.backends.python.supervisor.environments import ENVIRONMENT_KEY
@@ -59,8 +61,9 @@ KNOWN_PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "tensorrt": ("execution_context_allocation_strategy",),
 }
-# This is high, because a model's own parameters may resemble known ones.
-_SIMILARITY: Final = 0.86
+# This is high, because a model's own parameters may resemble known ones. "traffik" is just above.
+_SIMILARITY: Final = 0.85
+_PREFIXES: Final = {prefix.rstrip("."): prefix for prefix in (CONDITION, DEFAULT)}
 
 
 def misspelled(config: model_config_pb2.ModelConfig) -> Iterator[tuple[str, str]]:
@@ -73,20 +76,35 @@ def misspelled(config: model_config_pb2.ModelConfig) -> Iterator[tuple[str, str]
         near = get_close_matches(_plain(name), by_plain, n=1, cutoff=_SIMILARITY)
         if near and by_plain[near[0]] not in config.parameters:
             yield name, by_plain[near[0]]
+            continue
+        kind, dot, rest = name.partition(".")
+        near = get_close_matches(_plain(kind), _PREFIXES, n=1, cutoff=_SIMILARITY)
+        if dot and near and kind != near[0]:
+            yield name, _PREFIXES[near[0]] + rest
 
 
-def unused_defaults(config: model_config_pb2.ModelConfig) -> Iterator[str]:
-    """Yield each parameter that looks like the default of an input and is none.
+def unused_parameters(config: model_config_pb2.ModelConfig) -> Iterator[tuple[str, str]]:
+    """Yield each parameter that looks like a default or a condition and is none, and the reason.
 
-    Loads refuse those of ensembles. The code of a Python model may read such a parameter itself.
+    Loads refuse those of ensembles. The code of a Python model may read such a parameter itself, if
+    its name is not nearly that of an input.
     """
     if config.HasField("ensemble_scheduling"):
         return
-    optional = {tensor.name: tensor.optional for tensor in config.input}
+    optional = {tensor.name for tensor in config.input if tensor.optional}
+    others = {tensor.name for tensor in config.input} - optional
+    is_python = config.backend == PYTHON
     for key in sorted(config.parameters):
+        if key.startswith(CONDITION) and not is_python:
+            yield key, "only an ensemble's steps have conditions"
         name = key.removeprefix(DEFAULT)
-        if name != key and not optional.get(name, config.backend == "python"):
-            yield key
+        if name == key or name in optional:
+            continue
+        near = get_close_matches(name, optional, n=1)
+        if near:
+            yield key, f"did you mean '{DEFAULT}{near[0]}'?"
+        elif name in others or not is_python:
+            yield key, f"the model has no optional input '{name}'"
 
 
 def _plain(name: str) -> str:

@@ -43,6 +43,7 @@ def traffic_handlers(
         if found is not None:
             write_traffic(found.traffic, response.traffic)
             response.source = found.source
+            response.warnings.extend(traffic.mismatches(request.model))
         if shadow is not None:
             response.shadow, response.shadow_source = shadow.shadow.text(), shadow.source
             response.shadow_problem = find_problem(request.model, shadow.shadow)

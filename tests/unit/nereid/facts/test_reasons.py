@@ -303,6 +303,10 @@ def test_the_weight_among_requests_without_a_version() -> None:
     assert both.text.startswith("version 1 has weight 10 of 100 among requests")
     assert both.figures == {"weight": 10, "total": 100}
     assert "traffic" not in said(facts(ready()))
+    assert "traffic-without-version" not in said(facts(ready(), other.replace("90", "0")))
+    missing = said(facts(ready(), f"{name}{{M}} 10", other))["traffic-without-version"]
+    assert missing.problem
+    assert missing.figures == {"weight": 90}
 
 
 def test_an_ensembles_skipped_steps() -> None:

@@ -21,6 +21,7 @@ LOGITS = 'output { name: "logits" data_type: TYPE_FP32 dims: [ 2 ] }\n'
 FACTS = b'{"max_position_embeddings": 40, "pad_token_id": 1}'
 CAUSAL = b'{"architectures": ["GPT2LMHeadModel"]}'
 PADDED = "input_ids[0]=1 attention_mask[0]"
+NOTHING = model_config_pb2.ModelConfig()
 FILES = {"tokenizer.json": b"", "config.json": FACTS}
 
 
@@ -42,7 +43,7 @@ def configured(tensors: str, max_batch_size: int = 4) -> model_config_pb2.ModelC
 )
 def test_an_encoder_is_padded(tensors: str, padding: str) -> None:
     message = configured(tensors)
-    complete_export(message, FILES)
+    complete_export(message, FILES, NOTHING)
     assert message.parameters[PADDING].string_value == padding
     assert message.parameters["max_batch_tokens"].string_value == "16384"
     assert message.max_batch_size == 32
@@ -53,16 +54,29 @@ def test_an_encoder_is_padded(tensors: str, padding: str) -> None:
     assert mapping.batches_lengths
 
 
+def test_what_an_overlay_says_is_kept() -> None:
+    message = configured(INPUTS + HIDDEN)
+    written = model_config_pb2.ModelConfig(max_batch_size=4)
+    written.dynamic_batching.preferred_batch_size[:] = [2]
+    message.MergeFrom(written)
+    complete_export(message, FILES, written)
+    assert message.max_batch_size == 4
+    assert list(message.dynamic_batching.preferred_batch_size) == [2]
+    assert PADDING in message.parameters
+
+
 def test_batches_of_logits_of_a_vocabulary_are_small() -> None:
     message = configured(INPUTS + LOGITS.replace("[ 2 ]", "[ -1, 30522 ]"))
-    complete_export(message, {**FILES, "modules.json": b'[{"type": "models.SpladePooling"}]'})
+    complete_export(
+        message, {**FILES, "modules.json": b'[{"type": "models.SpladePooling"}]'}, NOTHING
+    )
     assert message.parameters[PADDING].string_value == f"{PADDED} -> logits[0]: 16 24 32 40"
     assert message.parameters["max_batch_tokens"].string_value == "1024"
 
 
 def test_positions_are_padded() -> None:
     message = configured(INPUTS + TYPES.replace("token_type_ids", "position_ids") + HIDDEN)
-    complete_export(message, FILES)
+    complete_export(message, FILES, NOTHING)
     padding = message.parameters[PADDING].string_value
     assert padding.startswith(f"{PADDED} position_ids[0]=1 -> last_hidden_state[0]: 16 ")
 
@@ -70,14 +84,14 @@ def test_positions_are_padded() -> None:
 def test_questions_of_a_package_are_padded_in_tokens_and_options() -> None:
     files = decision_models.package_files({})
     message = configured(decision_models.PACKAGE)
-    complete_export(message, files)
+    complete_export(message, files, NOTHING)
     tokens, options = message.parameters[PADDING].string_value.split("; ")
     assert tokens.startswith("input_ids[0]=0 attention_mask[0]: 16 24 ")
     assert "max_batch_tokens" not in message.parameters
     assert options == "marker_positions[0] marker_mask[0] -> option_logits[0]: 4 16 64"
     assert read_padding(message) is not None
     fixed = configured(decision_models.PACKAGE.replace("FP32 dims: [ -1 ]", "FP32 dims: [ 9 ]"))
-    complete_export(fixed, files)
+    complete_export(fixed, files, NOTHING)
     assert ";" not in fixed.parameters[PADDING].string_value
 
 
@@ -99,7 +113,7 @@ def test_other_models_do_not_change(
 ) -> None:
     message = configured(tensors, max_batch_size)
     before = configured(tensors, max_batch_size)
-    complete_export(message, files)
+    complete_export(message, files, NOTHING)
     assert message == before
 
 

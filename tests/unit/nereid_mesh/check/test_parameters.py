@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nereid.pb.model_config_pb2 import ModelConfig
-from nereid_mesh.check.parameters import KNOWN_PARAMETERS, misspelled, unused_defaults
+from nereid_mesh.check.parameters import KNOWN_PARAMETERS, misspelled, unused_parameters
 
 _SOURCES = {
     "onnxruntime": "nereid_executor.backends.onnx",
@@ -36,6 +36,12 @@ def parameters(backend: str, *names: str) -> ModelConfig:
         ("python", "temperature", ""),
         ("onnxruntime", "padding", ""),
         ("tensorrt", "INFERENCE_MODE", ""),
+        ("python", "traffik", "traffic"),
+        ("", "conditions.dbl", "condition.dbl"),
+        ("", "Condition.dbl", "condition.dbl"),
+        ("python", "defaults.X", "default.X"),
+        ("python", "condition.dbl", ""),
+        ("python", "default", ""),
     ],
 )
 def test_misspelled(backend: str, written: str, meant: str) -> None:
@@ -49,15 +55,23 @@ def test_a_model_that_has_the_known_one_as_well_knows_what_it_does() -> None:
 
 @pytest.mark.parametrize(
     ("backend", "unused"),
-    [("onnxruntime", ["default.a", "default.c"]), ("python", ["default.a"])],
+    [
+        ("onnxruntime", ["condition.x", "default.a", "default.c", "default.scale"]),
+        ("python", ["default.a", "default.scale"]),
+    ],
 )
-def test_defaults_need_an_optional_input(backend: str, unused: list[str]) -> None:
-    model = parameters(backend, "default.a", "default.b", "default.c", "b")
+def test_defaults_need_an_optional_input_and_conditions_an_ensemble(
+    backend: str, unused: list[str]
+) -> None:
+    names = ("default.a", "default.b", "default.c", "default.scale", "scales", "b", "condition.x")
+    model = parameters(backend, *names)
     model.input.add(name="a")
     model.input.add(name="b", optional=True)
-    assert [*unused_defaults(model)] == unused
+    model.input.add(name="scales", optional=True)
+    assert [name for name, _ in unused_parameters(model)] == unused
+    assert ("default.scale", "did you mean 'default.scales'?") in [*unused_parameters(model)]
     model.ensemble_scheduling.SetInParent()
-    assert not [*unused_defaults(model)]
+    assert not [*unused_parameters(model)]
 
 
 @pytest.mark.parametrize("backend", sorted(KNOWN_PARAMETERS))

@@ -27,7 +27,7 @@ from nereid.model_config import (
     fill_backend,
     select_versions,
 )
-from nereid.model_config.overlays import ConfigFile, read_config_files
+from nereid.model_config.overlays import ConfigFile, add_sources, read_config_files
 from nereid.object_store.errors import StoreError
 from nereid.pb import model_config_pb2 as config_pb
 from nereid.text.files import LARGE
@@ -362,7 +362,10 @@ class _ModelReader:
             return found
         texts = {number: folder.text_files(self._export or str(number)) for number in versions}
         export_files = {}
-        if self._override is None and not any(self._config_texts.values()):
+        overlay = self._config_files.overlay
+        if self._override is None and not any(
+            text for path, text in self._config_texts.items() if path != overlay
+        ):
             export_files = {number: _small_files(files) for number, files in texts.items()}
         return replace(found, text_files=texts, export_files=export_files)
 
@@ -381,6 +384,7 @@ class _ModelReader:
             if self._export:
                 self._available = (_EXPORTED_VERSION,)
                 self._file_digests = {_EXPORTED_VERSION: self._folder.digest_export(self._export)}
+                self._read_texts(self._config_files.overlay)
                 return
         self._available = tuple(version_numbers(self._folder.subfolders()))
         if not self._available and not self._folder.has_file(CONFIG_FILE):
@@ -389,8 +393,11 @@ class _ModelReader:
         # Make digests before the load: a file that is written during the load is then a change.
         for number in self._available:
             self._file_digests[number] = self._folder.digest(number)
-        overlay = self._config_files.overlay
-        for path in (self._config_files.choose(self._folder.has_file), *filter(None, [overlay])):
+        base = self._config_files.choose(self._folder.has_file)
+        self._read_texts(base, self._config_files.overlay)
+
+    def _read_texts(self, *paths: str) -> None:
+        for path in filter(None, paths):
             with suppress(FileNotFoundError):
                 self._config_texts[path] = self._folder.read(path)
 
@@ -406,6 +413,14 @@ class _ModelReader:
             draft, self._sources = read_config_files(
                 files, model_name=name, variables=self._config_files.variables
             )
+        try:
+            self._check(draft)
+        except InvalidArgument as error:
+            raise InvalidArgument(add_sources(error.message, self._sources)) from error
+        return draft
+
+    def _check(self, draft: config_pb.ModelConfig) -> None:
+        name = self._name
         if draft.name and draft.name != name:
             raise InvalidArgument(
                 f"unexpected directory name '{name}' for model '{draft.name}', directory name must"
@@ -415,7 +430,6 @@ class _ModelReader:
         check_servable(draft)
         # Completing finds errors that do not depend on the model file.
         complete_config(draft, model_name=name, description=None)
-        return draft
 
     def _decode(self, path: str) -> str:
         try:

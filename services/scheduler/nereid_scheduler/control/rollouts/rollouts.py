@@ -26,7 +26,7 @@ from nereid.core.traffic.rollout_plan import (
     Rollout,
     start_rollout,
 )
-from nereid.core.traffic.rollout_rules import DIFFERENCE, WHOLE
+from nereid.core.traffic.rollout_rules import DIFFERENCE, MAX_COMPARED, WHOLE
 from nereid_scheduler.control.rollouts.steps import NO_REQUESTS, StepWatch, Window, next_state
 from nereid_scheduler.core.models.lifecycle import VersionState
 
@@ -123,7 +123,19 @@ class Rollouts:
             {"rule": each.rule.text, "is": each.standing.value, "figures": each.figures}
             for each in checked
         ]
-        return {**rollout.document(), "percent": rollout.percent, "rules": rules}
+        document = {**rollout.document(), "percent": rollout.percent, "rules": rules}
+        waits_for = self._waits_for(name, rollout)
+        return {**document, "waits_for": waits_for} if waits_for else document
+
+    def _waits_for(self, name: str, rollout: Rollout) -> str:
+        """Return what a running rollout waits for, but for its rules; empty if they decide."""
+        model = self._catalogue.only_model(name)
+        if rollout.state != RUNNING or model is None:
+            return ""
+        if not _in_service(model, rollout):
+            return "no version that had the requests before is ready, so it could not go back"
+        run = self._runs.get(name)
+        return "" if run is None else run.watch.waits_for(_measured((run.new,)))
 
     async def begin(self, name: str, document: Mapping[str, Any], principal: str) -> None:
         """Begin a rollout. Raises InvalidArgument with the reason if it cannot."""
@@ -204,12 +216,9 @@ class Rollouts:
             return
         if served is None or state is not VersionState.READY:
             return
-        weighted = {number for number, weight in rollout.former.weights if weight}
-        old = tuple(
-            each.ready_runtime
-            for each in model.ready_versions()
-            if each.number in weighted and each.number != rollout.to
-        )
+        old = _in_service(model, rollout)
+        if not old:
+            return
         if rollout.percent == WHOLE and name not in self._runs:
             # A restart or a pause has lost the requests to compare with.
             await self._change(name, replace(rollout, step=rollout.step - 1))
@@ -229,10 +238,22 @@ class Rollouts:
         run = self._runs.get(name)
         if run is not None and run.fits(rollout, new, old):
             return run
-        reference = NO_REQUESTS
-        if run is not None and (run.new, run.old) == (new, old):
+        reference = None
+        if (
+            rollout.percent == WHOLE
+            and run is not None
+            and (run.new, run.old, run.rollout.step) == (new, old, rollout.step - 1)
+        ):
             reference = run.watch.reference(_measured(old))
-        watch = StepWatch(time.monotonic(), _measured((new,)), _measured(old), reference)
+        difference = self._find_difference(name, rollout.to)
+        watch = StepWatch(
+            time.monotonic(),
+            _measured((new,)),
+            _measured(old),
+            reference,
+            difference,
+            compares_durations=rollout.percent <= MAX_COMPARED,
+        )
         run = self._runs[name] = _Run(rollout, new, old, watch)
         return run
 
@@ -240,6 +261,16 @@ class Rollouts:
         run = self._runs.pop(name)
         for version in (run.new, *run.old):
             version.statistics.histograms.end_fine_measuring()
+
+
+def _in_service(model: ServedModel, rollout: Rollout) -> tuple[ModelVersion, ...]:
+    """Return the ready versions that had the requests before the rollout."""
+    weighted = {number for number, weight in rollout.former.weights if weight}
+    return tuple(
+        each.ready_runtime
+        for each in model.ready_versions()
+        if each.number in weighted and each.number != rollout.to
+    )
 
 
 def _measured(versions: Iterable[ModelVersion]) -> Window:

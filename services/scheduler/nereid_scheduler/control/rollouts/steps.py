@@ -20,7 +20,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.core.traffic.rollout_plan import BACK, DONE, RUNNING
-from nereid.core.traffic.rollout_rules import DIFFERENCE, ERRORS
+from nereid.core.traffic.rollout_rules import DIFFERENCE, ERRORS, FACTOR
 from nereid_scheduler.control.rollouts.intervals import (
     quantile_between,
     share_at_least,
@@ -63,6 +63,12 @@ class Difference(NamedTuple):
     compared: int
     differing: int
 
+    def since(self, before: Difference | None) -> Difference:
+        """Return what came after `before`; all of it if the shadow was set anew."""
+        if before is None or before.compared > self.compared or before.differing > self.differing:
+            return self
+        return Difference(self.compared - before.compared, self.differing - before.differing)
+
 
 class Standing(Enum):
     """Standing of a rule."""
@@ -83,21 +89,38 @@ class Checked(NamedTuple):
 class StepWatch:
     """Measurements of one step, since it began or was resumed."""
 
-    def __init__(self, now_s: float, new: Window, old: Window, reference: Window) -> None:
+    def __init__(  # noqa: PLR0913 (one by keyword)
+        self,
+        now_s: float,
+        new: Window,
+        old: Window,
+        reference: Window | None = None,
+        difference: Difference | None = None,
+        *,
+        compares_durations: bool = True,
+    ) -> None:
         """Begin with the counts so far.
 
-        reference: of the versions in service at the step before, for a step without them.
+        reference: what to compare with at a step that leaves the versions in service no requests.
+        compares_durations: whether the versions have comparable loads.
         """
         self.begun_s = now_s
         self._new, self._old = new, old
         self._reference = reference
+        self._difference = difference
+        self._compares_durations = compares_durations
         self._next_look = _FIRST_LOOK
         self.checked: list[Checked] = []
 
     def reference(self, old: Window) -> Window:
         """Return the window with which the version is compared now."""
-        window = old.since(self._old)
-        return window if window.requests >= self._reference.requests else self._reference
+        return old.since(self._old) if self._reference is None else self._reference
+
+    def waits_for(self, new: Window) -> str:
+        """Return why no rule stands yet; empty if they do."""
+        if self.checked:
+            return ""
+        return f"{new.since(self._new).requests} of {_FIRST_LOOK} requests have come"
 
     def check(
         self, rules: Sequence[Rule], new: Window, old: Window, difference: Difference | None
@@ -107,8 +130,21 @@ class StepWatch:
         if window.requests >= self._next_look:
             self._next_look = int(window.requests * _GROWTH) + 1
             reference = self.reference(old)
-            self.checked = [_check(rule, window, reference, difference) for rule in rules]
+            self.checked = [self._check(rule, window, reference, difference) for rule in rules]
         return self.checked
+
+    def _check(
+        self, rule: Rule, new: Window, old: Window, difference: Difference | None
+    ) -> Checked:
+        if rule.metric == ERRORS:
+            return _check_errors(rule, new, old)
+        if rule.metric == DIFFERENCE:
+            return _check_difference(rule, difference, self._difference)
+        if rule.unit == FACTOR and not self._compares_durations:
+            # Load and time of day change latencies. Beside a version with most of the requests
+            # nothing has the same load, and of all of them nothing is at the same time.
+            return Checked(rule, Standing.HOLDS, f"{rule.metric} is not compared at this share")
+        return _check_quantile(rule, new, old)
 
 
 def next_state(rollout: Rollout, checked: Sequence[Checked], elapsed_s: float) -> Rollout:
@@ -125,14 +161,6 @@ def next_state(rollout: Rollout, checked: Sequence[Checked], elapsed_s: float) -
     if rollout.step + 1 < len(rollout.steps):
         return replace(rollout, step=rollout.step + 1)
     return replace(rollout, state=DONE, reason="all rules held at every step")
-
-
-def _check(rule: Rule, new: Window, old: Window, difference: Difference | None) -> Checked:
-    if rule.metric == ERRORS:
-        return _check_errors(rule, new, old)
-    if rule.metric == DIFFERENCE:
-        return _check_difference(rule, difference)
-    return _check_quantile(rule, new, old)
 
 
 def _check_errors(rule: Rule, new: Window, old: Window) -> Checked:
@@ -182,13 +210,23 @@ def _span(lower_ns: float, upper_ns: float) -> str:
     return f"{lower_ns / 1e6:.3g} to {upper_ns / 1e6:.3g} ms"
 
 
-def _check_difference(rule: Rule, difference: Difference | None) -> Checked:
+def _check_difference(
+    rule: Rule, difference: Difference | None, before: Difference | None
+) -> Checked:
+    """Check all comparisons, and those of the step: a long good past hides nothing."""
     if difference is None:
         return Checked(rule, Standing.OPEN, "no shadow compares")
-    compared, differing = difference
+    recent = difference.since(before)
     standing = Standing.OPEN
-    if share_at_least(differing, compared, _BROKEN_DOUBT) >= rule.limit:
+    if any(
+        share_at_least(each.differing, each.compared, _BROKEN_DOUBT) >= rule.limit
+        for each in (difference, recent)
+    ):
         standing = Standing.BROKEN
-    elif share_at_most(differing, compared, _PASS_DOUBT) < rule.limit:
+    elif share_at_most(difference.differing, difference.compared, _PASS_DOUBT) < rule.limit:
         standing = Standing.HOLDS
-    return Checked(rule, standing, f"{differing} of {compared} compared responses differ")
+    figures = (
+        f"{difference.differing} of {difference.compared} compared responses differ,"
+        f" {recent.differing} of {recent.compared} in this step"
+    )
+    return Checked(rule, standing, figures)

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nereid.comparison.shadow import VERSION, check_other_model
 from nereid.core.errors import InvalidArgument, NotFound
+from nereid.core.traffic.mismatches import find_mismatches
 from nereid.core.wire.messages import ModelShadows, TrafficKeys
 from nereid_scheduler.core.models.dependencies import plain_name
 from nereid_scheduler.core.models.shadow_counts import Compared, ShadowCounts
 from nereid_scheduler.core.models.traffic_table import FileSetting, TrafficSetting, read_setting
+from nereid_scheduler.placement.models.catalogue import LATEST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from nereid.comparison.shadow import Shadow
     from nereid.core.traffic.rollout_plan import Rollout
@@ -53,6 +55,8 @@ class ModelTraffic:
         self._record_event = record_event
         # Traffic by plain name, as it was when keys were last announced.
         self._announced: dict[str, Traffic] = {}
+        # Mismatches by plain name, as last logged.
+        self._mismatches: dict[str, tuple[str, ...]] = {}
         self._keys = TrafficKeys(())
         self._shadows = ModelShadows(())
         self._shadow_counts = ShadowCounts()
@@ -97,6 +101,17 @@ class ModelTraffic:
         if found is None and self._catalogue.only_model(name) is None:
             raise NotFound(f"Request for unknown model: '{name}' is not found")
         return found
+
+    def mismatches(self, name: str) -> tuple[str, ...]:
+        """Return what the traffic names and the model has not; none while it is being loaded."""
+        found, model = self._catalogue.find_traffic(name), self._catalogue.only_model(name)
+        if found is None or model is None or model.is_loading(LATEST):
+            return ()
+        inputs = {
+            served.number: [tensor.name for tensor in served.ready_config.input]
+            for served in model.ready_versions()
+        }
+        return find_mismatches(found.traffic, inputs) if inputs else ()
 
     def rollout(self, name: str) -> Rollout | None:
         """Return the last rollout of a model, unless a call has set its traffic since."""
@@ -216,11 +231,22 @@ class ModelTraffic:
             if traffic.is_keyed_by_gateway and (known is None or known.by != traffic.by):
                 self._table.remember_before(name, known)
         self._announced = present
+        self._log_mismatches(present)
         keys = TrafficKeys(tuple(sorted(self._find_sources(present).items())))
         if keys == self._keys:
             return None
         self._keys = keys
         return keys
+
+    def _log_mismatches(self, names: Iterable[str]) -> None:
+        """Log once what does not fit, until it changes."""
+        for name in self._mismatches.keys() - set(names):
+            del self._mismatches[name]
+        for name in names:
+            mismatches = self.mismatches(name)
+            if mismatches and mismatches != self._mismatches.get(name):
+                _log.warning("traffic of model '%s': %s", name, "; ".join(mismatches))
+            self._mismatches[name] = mismatches
 
     def refresh_shadows(self) -> ModelShadows | None:
         """Return the notice of shadows for gateways if it has changed since the last call."""

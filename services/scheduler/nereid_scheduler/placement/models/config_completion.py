@@ -80,7 +80,7 @@ def complete(
             completed = complete_config(
                 completed, model_name=draft.name, description=description, settings=settings
             )
-        complete_export(completed, export_files)
+        complete_export(completed, export_files, draft)
         validate_config(completed)
     return freeze_config(completed)
 

@@ -62,7 +62,7 @@ class NestedCalls:
     def set_depth(self, request: InferRequest) -> None:
         """Set a request's depth; raise InvalidArgument if models call each other without end.
 
-        A call for the only request of an instance gets its caller's key as well. One for copies
+        A call gets the key of the instance's callers as well, if they have the same. One for copies
         alone is a copy.
         """
         placed = self._placed.get(request.caller)
@@ -72,8 +72,9 @@ class NestedCalls:
         entries = placed.instance.batches.entries()
         request.depth = 1 + max((entry.request.depth for entry in entries), default=-1)
         request.is_shadow = bool(entries) and all(entry.request.is_shadow for entry in entries)
-        if len(entries) == 1:
-            request.caller_key = request.caller_key or entries[0].request.caller_key
+        keys = {entry.request.caller_key for entry in entries}
+        if len(keys) == 1:
+            request.caller_key = request.caller_key or keys.pop()
         if request.depth > MAX_DEPTH:
             raise InvalidArgument(
                 f"more than {MAX_DEPTH} models wait for each other's responses: "

@@ -361,6 +361,31 @@ def test_an_overlay_may_be_all_there_is(tmp_path: Path) -> None:
     assert found_with(tmp_path, profile="cpu").draft.max_batch_size == 2
 
 
+def test_an_export_has_an_overlay(tmp_path: Path) -> None:
+    path = export(tmp_path, "config.json", "tokenizer.json", "onnx/model.onnx")
+    plain = found_with(tmp_path, profile="cpu")
+    (path / "config.cpu.pbtxt").write_text("max_batch_size: 2")
+    found = found_with(tmp_path, profile="cpu")
+    assert (found.export, found.error, found.draft.max_batch_size) == ("onnx", None, 2)
+    assert found.config_sources == {"max_batch_size": "config.cpu.pbtxt:1"}
+    # It is completed as without.
+    assert found.export_files == plain.export_files != {}
+    assert found.digest != plain.digest
+
+
+def test_what_is_wrong_after_a_merge_has_its_places(tmp_path: Path) -> None:
+    path = add(tmp_path, "m", "max_batch_size: 8\ndynamic_batching { preferred_batch_size: 4 }")
+    (path / "config.cpu.pbtxt").write_text("max_batch_size: 2")
+    assert reason(found_with(tmp_path, profile="cpu")) == (
+        "dynamic batching preferred size must be <= max batch size for m (max_batch_size is from"
+        " config.cpu.pbtxt:1, dynamic_batching is from config.pbtxt:2)"
+    )
+    (path / "config.cpu.pbtxt").write_text("parameters { key: 'traffic' }\nparameters { key: 'x' }")
+    assert reason(found_with(tmp_path, profile="cpu")).endswith(
+        " but got '' (parameters[traffic] is from config.cpu.pbtxt:1)"
+    )
+
+
 def test_what_is_wrong_in_an_overlay_has_its_place(tmp_path: Path) -> None:
     path = add(tmp_path, "m", "max_batch_size: 8")
     (path / "config.cpu.pbtxt").write_text("# on CPUs\nmax_batch: 2")

@@ -107,8 +107,10 @@ async def test_a_rollout_is_measured_step_by_step(site: Site) -> None:
 async def test_how_rules_stand_is_shown_while_they_wait(site: Site) -> None:
     await site.begin(every_seconds=600)
     await until(lambda: site.new.ready_runtime.statistics.histograms.fine is not None)
+    assert site.rollouts.describe("m")["waits_for"] == "0 of 20 requests have come"
     site.serve()
     await until(lambda: site.rollouts.describe("m")["rules"])
+    assert "waits_for" not in site.rollouts.describe("m")
     (rule,) = site.rollouts.describe("m")["rules"]
     assert (rule["rule"], rule["is"]) == ("errors<5%", "holds")
     assert rule["figures"].startswith("0 of 1000 requests have failed, 0 of 1000")
@@ -137,6 +139,24 @@ async def test_a_version_that_is_not_ready_any_more_loses_its_requests(site: Sit
     found = site.traffic.find("m")
     assert found is not None
     assert found.traffic == make_traffic({3: 1, 4: 0})
+
+
+async def test_a_rollout_that_could_not_go_back_waits(site: Site) -> None:
+    await site.begin(**{"if": "p50<1ms"})
+    site.old.life.begin_unload()
+    assert "could not go back" in site.rollouts.describe("m")["waits_for"]
+    looks = 0
+
+    def looked() -> bool:
+        nonlocal looks
+        looks += 1
+        site.serve(200)
+        return looks > 20
+
+    await until(looked)
+    assert site.state == ("running", 50)
+    site.catalogue.set_model(served_model("m", version(3), site.new))
+    await site.reach("back", 0)
 
 
 async def test_only_the_owner_of_a_model_carries_its_rollout_out(site: Site) -> None:
@@ -187,5 +207,6 @@ async def test_what_cannot_be_begun_or_changed_is_refused(site: Site) -> None:
         await site.rollouts.act("m", "resume", "")
     await site.rollouts.act("m", "abort", "bob")
     assert site.state == ("aborted", 0)
-    with pytest.raises(InvalidArgument, match="is aborted"):
-        await site.rollouts.act("m", "pause", "")
+    for action in ("pause", "resume", "abort"):
+        with pytest.raises(InvalidArgument, match="is aborted"):
+            await site.rollouts.act("m", action, "")

@@ -19,6 +19,7 @@ from nereid.core.traffic.rollout_plan import (
     read_rollout,
     start_rollout,
 )
+from nereid.core.traffic.rollout_rules import MAX_COMPARED, WHOLE
 from nereid.core.traffic.weights import choose_version, make_traffic
 from nereid_scheduler.control.rollouts.steps import (
     NO_REQUESTS,
@@ -74,7 +75,7 @@ def run(
     chance = random.Random(seed)
     old, good = Version(), Version()
     rollout, now_s = begun(), 0.0
-    watch = StepWatch(now_s, NO_REQUESTS, NO_REQUESTS, NO_REQUESTS)
+    watch = StepWatch(now_s, NO_REQUESTS, NO_REQUESTS)
     while not rollout.is_over and now_s < 7200:
         now_s += 1
         if now_s > breaks_at_s:
@@ -85,8 +86,10 @@ def run(
         checked = watch.check(rollout.rules, good.window(), old.window(), None)
         after = next_state(rollout, checked, now_s - watch.begun_s)
         if after.step != rollout.step:
-            reference = watch.reference(old.window())
-            watch = StepWatch(now_s, good.window(), old.window(), reference)
+            reference = watch.reference(old.window()) if after.percent == WHOLE else None
+            comparable = after.percent <= MAX_COMPARED
+            now, before = good.window(), old.window()
+            watch = StepWatch(now_s, now, before, reference, compares_durations=comparable)
         rollout = after
     return rollout, now_s - breaks_at_s
 
@@ -120,7 +123,7 @@ def test_equal_versions_never_go_back(runs: int) -> None:
 def test_a_step_waits_for_requests_however_long_it_lasts() -> None:
     rollout = begun()
     few = Window(10, 10, [0] * BUCKETS)
-    watch = StepWatch(0.0, NO_REQUESTS, NO_REQUESTS, NO_REQUESTS)
+    watch = StepWatch(0.0, NO_REQUESTS, NO_REQUESTS)
     assert watch.check(rollout.rules, few, few, None) == []
     assert next_state(rollout, [], 1e6) is rollout
     # Enough of them, but nothing to compare with: no rule holds, and none is broken.
@@ -135,7 +138,7 @@ def test_a_step_waits_for_requests_however_long_it_lasts() -> None:
 @pytest.mark.parametrize("seed", range(RUNS))
 def test_a_version_that_differs_goes_back(seed: int) -> None:
     rollout = begun("difference<1e-3")
-    watch = StepWatch(0.0, NO_REQUESTS, NO_REQUESTS, NO_REQUESTS)
+    watch = StepWatch(0.0, NO_REQUESTS, NO_REQUESTS)
     chance = random.Random(seed)
     compared = differing = 0
     for second in range(1, 600):
@@ -149,6 +152,20 @@ def test_a_version_that_differs_goes_back(seed: int) -> None:
             break
     assert rollout.state == BACK
     assert "difference<1e-3 is broken" in rollout.reason
+
+
+def test_a_long_good_past_hides_no_difference() -> None:
+    rollout = begun("difference<1e-3")
+    past = Difference(1_000_000, 0)
+    watch = StepWatch(0.0, NO_REQUESTS, NO_REQUESTS, None, past)
+    served = Window(1000, 0, [0] * BUCKETS)
+    (checked,) = watch.check(rollout.rules, served, served, Difference(1_000_100, 20))
+    assert checked.standing is Standing.BROKEN
+    assert checked.figures.endswith("20 of 100 in this step")
+    # A shadow that was set anew has no past.
+    watch = StepWatch(0.0, NO_REQUESTS, NO_REQUESTS, None, past)
+    (checked,) = watch.check(rollout.rules, served, served, Difference(4000, 0))
+    assert checked.standing is Standing.HOLDS
 
 
 @pytest.mark.parametrize(
@@ -168,7 +185,7 @@ def test_too_few_compared_responses_decide_nothing(
 ) -> None:
     rollout = begun("difference<1e-3")
     served = Window(1000, 0, [0] * BUCKETS)
-    watch = StepWatch(0.0, NO_REQUESTS, NO_REQUESTS, NO_REQUESTS)
+    watch = StepWatch(0.0, NO_REQUESTS, NO_REQUESTS)
     (checked,) = watch.check(rollout.rules, served, served, shadow)
     assert checked.standing is standing
 
@@ -177,7 +194,7 @@ def test_absolute_limits_of_durations() -> None:
     rollout = begun("p50<4ms p95<10ms")
     version = Version(failing=0.0)
     version.serve(random.Random(1), 5000)
-    watch = StepWatch(0.0, NO_REQUESTS, NO_REQUESTS, NO_REQUESTS)
+    watch = StepWatch(0.0, NO_REQUESTS, NO_REQUESTS)
     checked = watch.check(rollout.rules, version.window(), NO_REQUESTS, None)
     assert [each.standing for each in checked] == [Standing.BROKEN, Standing.HOLDS]
     assert checked[0].figures.startswith("p50 is 4.9")
@@ -185,7 +202,7 @@ def test_absolute_limits_of_durations() -> None:
 
 def test_rules_are_looked_at_when_requests_have_grown_by_a_fifth() -> None:
     rollout = begun("errors<50%")
-    watch = StepWatch(0.0, NO_REQUESTS, NO_REQUESTS, NO_REQUESTS)
+    watch = StepWatch(0.0, NO_REQUESTS, NO_REQUESTS)
     looks = 0
     before: object = None
     for requests in range(1, 2000):
@@ -198,10 +215,25 @@ def test_rules_are_looked_at_when_requests_have_grown_by_a_fifth() -> None:
 
 def test_the_last_step_is_compared_with_the_requests_before_it() -> None:
     before = Window(500, 5, [0] * BUCKETS)
-    first = StepWatch(0.0, NO_REQUESTS, NO_REQUESTS, NO_REQUESTS)
+    first = StepWatch(0.0, NO_REQUESTS, NO_REQUESTS)
     assert first.reference(before).requests == 500
     last = StepWatch(1.0, NO_REQUESTS, before, first.reference(before))
     assert last.reference(before).failures == 5
+
+
+def test_durations_are_compared_only_beside_versions_with_as_many_requests() -> None:
+    slow, quick = Version(slower=10.0), Version()
+    for version in (slow, quick):
+        version.serve(random.Random(1), 2000)
+    for compares, standing in ((True, Standing.BROKEN), (False, Standing.HOLDS)):
+        watch = StepWatch(0.0, NO_REQUESTS, NO_REQUESTS, compares_durations=compares)
+        factor, absolute = watch.check(
+            begun("p99<2x p95<10ms").rules, slow.window(), quick.window(), None
+        )
+        assert (factor.standing, absolute.standing) == (standing, Standing.BROKEN)
+    with pytest.raises(ValueError, match="p99<2x compares at steps up to 50%"):
+        start_rollout(4, (60, 100), EVERY_S, "errors<1% p99<2x", FORMER)
+    assert start_rollout(4, (60, 100), EVERY_S, "errors<1% p99<20ms", FORMER)
 
 
 def held(rollout: Rollout, standing: Standing = Standing.HOLDS) -> list[Checked]:

@@ -34,15 +34,22 @@ def ensemble(name: str, step: str) -> model_config_pb2.ModelConfig:
     return draft
 
 
+def config_with_input(name: str) -> model_config_pb2.ModelConfig:
+    config = model_config_pb2.ModelConfig(name="m")
+    config.input.add(name=name)
+    return config
+
+
 class Site:
     """Traffic of a model m, of an ensemble e of it, and of an ensemble o of e."""
 
     def __init__(self, store: MemoryStateStore | None = None) -> None:
-        served = served_version("m")
+        served = served_version("m", shown=config_with_input("X"))
         self.catalogue = Catalogue([served_model("m", served)])
         self.ensembles = Ensembles(self.catalogue, lambda _served, _event: None)
         for name, step in (("e", "m"), ("o", "e")):
-            each = served_version(name, draft=ensemble(name, step))
+            draft = ensemble(name, step)
+            each = served_version(name, draft=draft, shown=draft)
             self.catalogue.set_model(served_model(name, each))
             self.ensembles.add_ensemble(each)
         self.recorder = StateRecorder(store or MemoryStateStore())
@@ -164,6 +171,40 @@ def test_the_file_has_weights_and_shadows(tmp_path: Path) -> None:
         "n": FileSetting(None, Shadow("model:m", percent=0)),
         "o": FileSetting(PLAIN),
     }
+
+
+def test_what_the_model_has_not_is_logged_once_for_each_change(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    site = Site()
+
+    def logged() -> list[str]:
+        site.traffic.refresh()
+        site.traffic.refresh()
+        texts = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        caplog.clear()
+        return texts
+
+    missing = "version 7 has a weight but is not served (served: 1)"
+    site.traffic.set_file(
+        {"m": FileSetting(make_traffic({1: 1, 7: 1, 8: 0})), "unknown": FileSetting(PLAIN)}
+    )
+    assert logged() == [f"traffic of model 'm': {missing}"]
+    site.traffic.set_file({"m": FileSetting(make_traffic({1: 1, 7: 2}, "tensor:x"))})
+    no_input = "version 1 has no input 'x' (it has X): its callers are not kept together"
+    assert logged() == [f"traffic of model 'm': {missing}; {no_input}"]
+    assert site.traffic.mismatches("m") == (missing, no_input)
+    # Nothing is said while the version may be on its way.
+    model = site.catalogue.only_model("m")
+    assert model is not None
+    model.versions[7] = served_version("m", 7, state="loading")
+    assert logged() == []
+    model.versions[7] = served_version("m", 7, shown=config_with_input("x"))
+    assert logged() == [f"traffic of model 'm': {no_input}"]
+    site.traffic.set_file({"m": FileSetting(make_traffic({7: 1}, "tensor:x"))})
+    assert logged() == []
+    site.traffic.set_file({})
+    assert logged() == []
 
 
 def test_the_later_of_two_schedulers_settings_counts() -> None:

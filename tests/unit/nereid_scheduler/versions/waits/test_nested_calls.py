@@ -254,3 +254,5 @@ def test_a_call_for_an_instance_s_only_request_has_its_caller_s_key() -> None:
     assert world.ask("b", a).request.caller_key == b"key"
     world.run(a, first, second)
     assert world.ask("b", a).request.caller_key == b""
+    second.request.caller_key = b"key"
+    assert world.ask("b", a).request.caller_key == b"key"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -74,4 +74,11 @@ def _read_traffic(body: bytes) -> bytes:
 
 def _document(model: str, response: pb.ModelTrafficResponse) -> bytes:
     traffic = traffic_of(response.traffic).document() if response.source else None
-    return orjson.dumps({"model": model, "traffic": traffic, "source": response.source or None})
+    document: dict[str, Any] = {
+        "model": model,
+        "traffic": traffic,
+        "source": response.source or None,
+    }
+    if response.warnings:
+        document["warnings"] = list(response.warnings)
+    return orjson.dumps(document)
