@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from nereid_executor.backends.python.sandbox.policy import missing_protection, provided_protection
-from tests.support.mesh.mesh import Mesh, running, until
+from tests.support.mesh.mesh import Mesh, has_ended, running, until
 from tests.support.models import python_models
 
 pytestmark = pytest.mark.slow
@@ -85,6 +85,16 @@ for number in range(100):
 FILE_SIZE = "os.truncate(os.memfd_create('x'), 1 << 30)"
 CPU = 'parameters { key: "sandbox_cpu_seconds" value { string_value: "2" } }'
 FILL_MEMORY = "np.ones(1 << 29)"
+# A process that leaves the group of the worker, and holds on to its output.
+ESCAPE = """
+import subprocess
+program = "import time; print(1, flush=True); time.sleep(99)"
+process = subprocess.Popen(
+    ["python3", "-c", program], stdout=-1, start_new_session=True
+)
+process.stdout.readline()
+reply = process.pid
+"""
 THREADS = """
 import threading
 end = threading.Event()
@@ -290,6 +300,14 @@ def test_processes_are_limited(confined: Mesh) -> None:
     reply = run(confined, THREADS)
     assert int(reply) < 200
     assert run(confined, "os.setreuid(0, 0)").startswith("PermissionError")
+
+
+def test_what_a_model_starts_ends_with_it(confined: Mesh) -> None:
+    pid = int(run(confined, ESCAPE, "neighbour"))
+    assert not has_ended(pid)
+    with contextlib.suppress(KeyError):
+        run(confined, "os._exit(0)", "neighbour")
+    until(lambda: has_ended(pid), "the process to end")
 
 
 def test_cpu_time_is_limited(confined: Mesh) -> None:
