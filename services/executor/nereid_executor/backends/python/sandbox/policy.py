@@ -288,8 +288,11 @@ def _environment(python: Path) -> str:
     EXECUTION_ENV_PATH may name any program: its folder could be that of other models.
     """
     root = python.parent.parent
-    libraries = (root / "pyvenv.cfg", *root.glob("lib/python3*/os.py"))
-    is_environment = python.parent.name == "bin" and any(path.is_file() for path in libraries)
+    try:
+        libraries = (root / "pyvenv.cfg", *root.glob("lib/python3*/os.py"))
+        is_environment = python.parent.name == "bin" and any(path.is_file() for path in libraries)
+    except OSError:
+        is_environment = False
     return str(root if is_environment else python)
 
 
