@@ -10,7 +10,7 @@ export ORT_DISABLE_TELEMETRY ?= 1
 # Bytecode is kept, whatever the environment says: without it each process of a mesh compiles all that it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help install dev models serve unit coverage test tests-on e2e text-clients test-compiled wheel nightly compose-test compat compat-record fuzz check \
+.PHONY: help install dev models serve unit coverage test tests-on e2e text-clients test-compiled test-sandboxed wheel nightly compose-test compat compat-record fuzz check \
 	fmt proto docs site pictures lock chart package-test bench bench-all bench-page soak torment simulate sbom audit pin-images release-dry-run reproduce clean
 
 help:  ## List the targets.
@@ -69,8 +69,12 @@ $(COMPILED): dev
 test-compiled: $(COMPILED)  ## The tests on the compiled form (docs/decisions/layout.md). ARGS="tests/e2e" for some.
 	cd $(COMPILED) && PYTHONPATH=$$($(CURDIR)/$(BIN)/python $(CURDIR)/benchmarks/source_tree.py) NEREID_TEST_FORM=compiled $(CURDIR)/$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
+test-sandboxed: dev  ## The tests of Python models with --sandbox-models.
+	NEREID_SANDBOX_MODELS=true NEREID_SANDBOX_ALLOW=model-control $(PYTEST) $(PARALLEL) tests/e2e/python $(ARGS)
+
 nightly: dev compat  ## Hours: everything, full tables, endurance, fuzzing, the real Triton beside Nereid.
 	$(PYTEST) $(PARALLEL) -m "nightly or not nightly" $(ARGS)
+	$(MAKE) test-sandboxed
 	$(MAKE) test-compiled
 	NEREID_ADOPT_RESPONSES=1000000 $(PYTEST) tests/conformance/triton/test_adopt.py -rs
 	$(PYTEST) --hypothesis-profile=searching tests/unit $(ARGS)

@@ -279,10 +279,10 @@ def _begin_confinement(settings: ExecutorSettings) -> str:
     with TemporaryDirectory.make(SANDBOX) as directory:
         missing = missing_protection(provided_protection(directory.path))
     if not missing:
-        _log.info("workers of Python models are confined: files, network, processes, system calls")
+        _log.info("workers of models are confined: files, network, processes, system calls")
         return "complete"
     text = "; ".join(missing)
-    _log.warning("workers of Python models are confined in part: %s", text)
+    _log.warning("workers of models are confined in part: %s", text)
     return text
 
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 PROGRAM: Final = "nereid_executor"
 
+UNLIMITED_CPU_S: Final = 1_000_000_000
+
 
 class PathMapping(NamedTuple):
     """A directory: the path by which the scheduler names it, and the path on this executor."""
@@ -67,6 +69,13 @@ def _path_mapping(text: str) -> PathMapping:
 def _directory(text: str) -> str:
     if text and not PurePosixPath(text).is_absolute():
         raise ValueError("expected an absolute path")
+    return text
+
+
+def _call_rule(text: str) -> str:
+    caller, _, called = text.partition(":")
+    if not caller or not called:
+        raise ValueError("expected CALLER:MODEL")
     return text
 
 
@@ -138,6 +147,15 @@ class SandboxSettings:
     sandbox_processes: int = flag(
         4096, "processes and threads of a confined worker, and the most that its parameter"
         " sandbox_processes may set", flags.integer(1),
+    )  # fmt: skip
+    sandbox_cpu_seconds: int = flag(
+        0, "CPU time of each process of a confined model, which ends it, and the most that its"
+        " parameter sandbox_cpu_seconds may set; 0: no limit", flags.integer(0, UNLIMITED_CPU_S),
+    )  # fmt: skip
+    sandbox_call: tuple[str, ...] = flag(
+        (), "CALLER:MODEL, patterns as in a shell: a confined model that may call other models by"
+        " BLS, and these; may be given several times; none: all may call all", _call_rule,
+        repeated=True,
     )  # fmt: skip
 
 

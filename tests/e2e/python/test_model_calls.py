@@ -21,7 +21,7 @@ from tests.support.models.e2e_models import make_repository
 
 pytestmark = pytest.mark.slow
 
-
+_CONTROL = 'parameters { key: "sandbox_allow" value { string_value: "model-control" } }'
 # Long after a client's deadline, on a busy machine as well.
 _LIMIT = python_models.LIMIT.replace('"3"', '"60"')
 
@@ -44,7 +44,7 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     python_models.save(root, "talk", python_models.TALK, "spare")
     python_models.save(root, "talk", python_models.TALK + _LIMIT, "impatient")
     python_models.save(root, "stream")
-    python_models.save(root, "caller", python_models.CALLER % 1)
+    python_models.save(root, "caller", python_models.CALLER % 1 + _CONTROL)
     python_models.save(root, "caller", python_models.CALLER % 1, "other")
     python_models.save(root, "caller", python_models.CALLER % 2, "pair")
     python_models.save(root, "asker", python_models.CALLER % 1)
@@ -198,6 +198,7 @@ def test_deadlines_are_carried_along(mesh: Mesh) -> None:
     assert say(mesh, "exec talk echo back", "caller") == "back"
 
 
+@pytest.mark.unconfined("its model writes to a folder of the test")
 @pytest.mark.parametrize("model", ["asker", "relayed"])
 def test_what_is_asked_later_has_nothing_to_do_with_what_is_executed_meanwhile(
     mesh: Mesh, tmp_path: Path, model: str
@@ -223,6 +224,7 @@ def test_what_is_asked_later_has_nothing_to_do_with_what_is_executed_meanwhile(
         assert later.result() == "hi"
 
 
+@pytest.mark.unconfined("its model writes to a folder of the test")
 def test_a_ring_by_way_of_what_is_asked_later_ends_with_its_deadline(
     mesh: Mesh, tmp_path: Path
 ) -> None:
@@ -239,6 +241,7 @@ def test_a_ring_by_way_of_what_is_asked_later_ends_with_its_deadline(
     assert say(mesh, "echo free", "asker", client_timeout=60) == "free"
 
 
+@pytest.mark.unconfined("its model writes to a folder of the test")
 def test_a_model_that_dies_while_it_asks_comes_back(mesh: Mesh, tmp_path: Path) -> None:
     pid = int(say(mesh, "pid", "impatient"))
     with pytest.raises(InferenceServerException, match="Stub process 'caller_0_0' is not healthy"):
@@ -252,7 +255,7 @@ def test_models_load_others_while_they_are_loaded(tmp_path: Path, when: str) -> 
     root = tmp_path / "repository"
     python_models.save(root, "talk", python_models.TALK)
     parameter = 'parameters { key: "other" value { string_value: "talk" } }'
-    python_models.save(root, "loader", python_models.TALK + parameter)
+    python_models.save(root, "loader", python_models.TALK + parameter + _CONTROL)
     flags = ["--load-model=loader"] if when == "at the start" else []
     python_models.save(root, "identity")
     flags += ["--load-model=identity", "--model-control-mode=explicit"]

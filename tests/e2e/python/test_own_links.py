@@ -22,7 +22,10 @@ from tests.support.mesh.commands import say
 from tests.support.mesh.mesh import Mesh, running, until
 from tests.support.models import accumulators, python_models
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.unconfined("calls of a confined model go through its executor"),
+]
 
 # Its worker does not serve the stream: somebody has to be able to end a batch.
 LIMITED = python_models.CALLER % 1 + python_models.LIMIT.replace('"3"', '"60"')

@@ -104,6 +104,7 @@ def test_bf16_comes_back_by_dlpack(mesh: Mesh) -> None:
     assert list(response.raw_output_contents) == [numbers]
 
 
+@pytest.mark.unconfined("its model writes to a folder of the test")
 def test_a_request_knows_when_its_client_has_gone(mesh: Mesh, tmp_path: Path) -> None:
     begun = tmp_path / "begun"
     with tritonclient.grpc.InferenceServerClient(mesh.grpc) as client:

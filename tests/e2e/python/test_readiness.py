@@ -13,7 +13,7 @@ import tritonclient.http
 from tests.support.mesh.mesh import Mesh, running, until
 from tests.support.models import python_models
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.unconfined("its model writes to its folder")]
 
 MODELS = ("moody", "waiting")
 ASYNC = 'parameters { key: "async" value { string_value: "1" } }\n'

@@ -5,17 +5,17 @@ from __future__ import annotations
 import ast
 import contextlib
 import json
-import os
 import platform
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from nereid_executor.backends.python.sandbox.policy import missing_protection, provided_protection
-from tests.support.mesh.mesh import Mesh, running, until
+from tests.support.mesh.mesh import Mesh, has_ended, running, until
 from tests.support.models import python_models
 
 pytestmark = pytest.mark.slow
@@ -62,7 +62,6 @@ PROBES = {
     "own code": "open(pb_utils.get_model_dir() + '/model.py', 'a')",
     "files of the system": "open('/etc/shadow').read()",
     "home": "os.listdir('/root')",
-    "temporary files of others": "os.listdir('/tmp')",
     "environment of the executor": "open(f'/proc/{{os.getppid()}}/environ').read()",
     "command line of the executor": "open(f'/proc/{{os.getppid()}}/cmdline').read()",
     "memory of the executor": "open(f'/proc/{{os.getppid()}}/mem', 'rb')",
@@ -84,7 +83,29 @@ for number in range(100):
         file.write(bytes(1 << 20))
 """
 FILE_SIZE = "os.truncate(os.memfd_create('x'), 1 << 30)"
+CPU = 'parameters { key: "sandbox_cpu_seconds" value { string_value: "2" } }'
 FILL_MEMORY = "np.ones(1 << 29)"
+# A process that leaves the group of the worker, and holds on to its output.
+ESCAPE = """
+import subprocess
+program = "import time; print(1, flush=True); time.sleep(99)"
+process = subprocess.Popen(
+    ["python3", "-c", program], stdout=-1, start_new_session=True
+)
+process.stdout.readline()
+reply = process.pid
+"""
+THREADS = """
+import threading
+end = threading.Event()
+reply = 0
+try:
+    while True:
+        threading.Thread(target=end.wait).start()
+        reply += 1
+except RuntimeError:
+    end.set()
+"""
 POOLS = """
 import concurrent.futures, multiprocessing
 with concurrent.futures.ProcessPoolExecutor(2) as pool:
@@ -123,6 +144,24 @@ if not os.path.exists(mark):
     reply = "only once"
 """
 
+# A call of a model that the operator does not allow, in the ordinary way, and for its readiness.
+FORBIDDEN_CALLS = """
+code = pb_utils.Tensor("CODE", np.array([b"reply = 1"], np.object_))
+request = pb_utils.InferenceRequest(
+    model_name="prober", requested_output_names=["REPLY"], inputs=[code]
+)
+reply = request.exec().error().message()
+try:
+    pb_utils.is_model_ready("prober")
+except pb_utils.TritonModelException as error:
+    reply += f"; {error}"
+"""
+UNLOAD = {"what": "unload", "model": "neighbour", "dependents": True}
+FORGED_CALL = {
+    "what": "infer", "model": "prober", "version": -1, "id": "", "outputs": [], "parameters": {},
+    "inputs": [["CODE", "BYTES", [1]]], "correlation_id": 0, "flags": 0, "timeout_us": 0,
+    "trace": "", "deadline_ns": 0, "caller_known": False,
+}  # fmt: skip
 # Frames of the protocol between worker and executor that a worker would never send.
 LIAR = """
 import json, socket, sys
@@ -141,10 +180,8 @@ frames = [
     frame(wire.REQUEST_LINK, b"null"),
 ]
 if CALL:
-    call = {"what": "unload", "model": "neighbour", "dependents": True}
-    frames.append(
-        frame(wire.CALL, *wire.call_parts(wire.Call(4242, 0, json.dumps(call).encode(), ())))
-    )
+    call = wire.Call(4242, 0, json.dumps(CALL).encode(), [b"\\x09\\0\\0\\0reply = 1"] * TENSORS)
+    frames.append(frame(wire.CALL, *wire.call_parts(call)))
 for entry in os.listdir("/proc/self/fd"):
     try:
         other = socket.socket(fileno=os.dup(int(entry)))
@@ -158,39 +195,40 @@ for entry in os.listdir("/proc/self/fd"):
 @pytest.fixture(scope="module", autouse=True)
 def _kernel(tmp_path_factory: pytest.TempPathFactory) -> None:
     provided = provided_protection(tmp_path_factory.mktemp("probe"))
-    missing = [text for text in missing_protection(provided) if "root" not in text]
-    if missing:
+    if missing := missing_protection(provided):
         pytest.skip("; ".join(missing))
 
 
-def _repository(root: Path) -> Path:
-    for name in ("prober", "neighbour"):
-        directory = python_models.save(root / "models", "prober", python_models.PROBER, name)
-        (directory / "1" / "weights.bin").write_text("weights")
-    (root / "state").mkdir()
-    (root / "state" / "secret").write_text("state")
-    return root / "models"
+@pytest.fixture(scope="module")
+def root() -> Iterator[Path]:
+    """A directory with the models. /tmp would be hidden from them, whatever else protects it."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as directory:
+        root = Path(directory)
+        for name, parameter in (("prober", ""), ("neighbour", ""), ("burner", CPU)):
+            config = python_models.PROBER + parameter
+            model = python_models.save(root / "models", "prober", config, name)
+            (model / "1" / "weights.bin").write_text("weights")
+        (root / "state").mkdir()
+        (root / "state" / "secret").write_text("state")
+        yield root
 
 
 @pytest.fixture(scope="module")
-def confined(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
-    root = tmp_path_factory.mktemp("confined")
+def confined(root: Path) -> Iterator[Mesh]:
     flags = (
         "--sandbox-models", "--sandbox-temporary-bytes=16777216",
-        "--sandbox-memory-bytes=2000000000",
+        "--sandbox-memory-bytes=2000000000", "--sandbox-processes=200",
+        "--sandbox-call=prober:neighbour",
     )  # fmt: skip
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        running(_repository(root), root / "log", *flags) as mesh,
-    ):
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SERVICE_TOKEN", "hunter2")
-        yield mesh
+        with running(root / "models", root / "confined.log", *flags) as mesh:
+            yield mesh
 
 
 @pytest.fixture(scope="module")
-def free(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
-    root = tmp_path_factory.mktemp("free")
-    with running(_repository(root), root / "log") as mesh:
+def free(root: Path) -> Iterator[Mesh]:
+    with running(root / "models", root / "free.log", "--sandbox-models=false") as mesh:
         yield mesh
 
 
@@ -208,7 +246,9 @@ def probe(mesh: Mesh, name: str) -> str:
     return run(
         mesh,
         PROBES[name].format(
-            neighbour=root / "models" / "neighbour", state=root / "state", port=mesh.http_port
+            neighbour=root / "models" / "neighbour",
+            state=root / "state",
+            port=mesh.http_port,
         ),
     )
 
@@ -231,7 +271,7 @@ def test_system_calls_are_refused(confined: Mesh, name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "weights of another model", "names of models", "state", "temporary files of others",
+        "weights of another model", "names of models", "state",
         "command line of the executor", "gateway", "unix sockets", "datagrams", "signals",
         "affinity of the executor",
     ],
@@ -240,16 +280,42 @@ def test_the_same_probes_succeed_without_the_sandbox(free: Mesh, name: str) -> N
     assert probe(free, name) == "done"
 
 
+def test_temporary_files_are_its_own(confined: Mesh, free: Mesh, tmp_path: Path) -> None:
+    (tmp_path / "secret").touch()
+    code = f"open('{tmp_path / 'secret'}')"
+    assert "No such file" in run(confined, code)
+    assert run(free, code) == "done"
+    own = "/tmp/of-a-confined-model"
+    assert run(confined, f"open('{own}', 'w').write('x'); reply = open('{own}').read()") == "x"
+    assert not Path(own).exists()
+
+
 def test_limits(confined: Mesh) -> None:
     assert "No space left" in run(confined, FILL_DISK)
     assert "File too large" in run(confined, FILE_SIZE)
     assert "MemoryError" in run(confined, FILL_MEMORY)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="the kernel does not limit root's processes")
 def test_processes_are_limited(confined: Mesh) -> None:
-    reply = run(confined, "import threading\nwhile True: threading.Thread(target=input).start()")
-    assert "can't start new thread" in reply
+    reply = run(confined, THREADS)
+    assert int(reply) < 200
+    assert run(confined, "os.setreuid(0, 0)").startswith("PermissionError")
+
+
+def test_what_a_model_starts_ends_with_it(confined: Mesh) -> None:
+    pid = int(run(confined, ESCAPE, "neighbour"))
+    assert not has_ended(pid)
+    with contextlib.suppress(KeyError):
+        run(confined, "os._exit(0)", "neighbour")
+    until(lambda: has_ended(pid), "the process to end")
+
+
+def test_cpu_time_is_limited(confined: Mesh) -> None:
+    with pytest.raises(KeyError):
+        run(confined, "while True: pass", "burner")
+    assert run(confined, "reply = 1", "burner") == "1"
+    text = "instance burner_0_0: the worker of model 'burner' ended with signal SIGXCPU: its CPU"
+    assert text in confined.log.read_text()
 
 
 def test_no_descriptor_but_its_own(confined: Mesh) -> None:
@@ -271,7 +337,7 @@ def test_no_secret_in_the_environment(confined: Mesh) -> None:
 def test_facts_say_what_is_confined(confined: Mesh) -> None:
     hello = "workers of Python models are confined"
     (line,) = [line for line in confined.log.read_text().splitlines() if hello in line]
-    assert "in part" not in line or line.endswith("no bound on models' processes")
+    assert "in part" not in line
 
 
 def test_a_kernel_without_namespaces(tmp_path: Path) -> None:
@@ -303,16 +369,27 @@ def test_its_connection_makes_no_other_calls(confined: Mesh) -> None:
 
 
 def test_false_frames_concern_nobody_else(confined: Mesh) -> None:
-    assert run(confined, f"CALL = False\n{LIAR}") == "done"
+    assert run(confined, f"CALL = None\n{LIAR}") == "done"
     until(lambda: "by frame" in confined.log.read_text(), "the false line")
     (line,) = [line for line in confined.log.read_text().splitlines() if "by frame" in line]
     assert r"prober_0_0: x\n2026-01-01 INFO neighbour_0: by frame" in line
     counts = confined.counts("neighbour")
     with contextlib.suppress(KeyError):
         # Its worker may end when the response to a call arrives that it has not made.
-        run(confined, f"CALL = True\n{LIAR}")
+        run(confined, f"CALL, TENSORS = {UNLOAD}, 0\n{LIAR}")
     assert run(confined, "reply = 1", "neighbour") == "1"
     assert confined.counts("neighbour") != counts
+
+
+def test_calls_are_of_the_models_that_the_operator_allows(confined: Mesh) -> None:
+    counts = confined.counts("prober")
+    reply = run(confined, FORBIDDEN_CALLS, "neighbour")
+    assert reply.count("may not call model 'prober'") == 2
+    with contextlib.suppress(KeyError):
+        # Its worker may end when the response to a call arrives that it has not made.
+        run(confined, f"CALL, TENSORS = {FORGED_CALL}, 1\n{LIAR}", "neighbour")
+    assert run(confined, "reply = 1", "neighbour") == "1"
+    assert confined.counts("prober") == counts
 
 
 def test_ordinary_work(confined: Mesh) -> None:

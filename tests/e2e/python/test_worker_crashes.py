@@ -132,6 +132,7 @@ def test_workers_end_with_the_mesh(tmp_path: Path) -> None:
     assert "talk is finalized" in (tmp_path / "log").read_text()
 
 
+@pytest.mark.unconfined("its model writes to a folder of the test")
 def test_workers_die_with_a_killed_executor_and_what_they_did_is_done_again(tmp_path: Path) -> None:
     python_models.save(tmp_path / "repository", "talk", python_models.TALK)
     place = tmp_path / "place"

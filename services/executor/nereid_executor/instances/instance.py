@@ -245,7 +245,8 @@ class Instance:
         while True:
             try:
                 streams.serve(tenure)
-            except ModelLostError:
+            except ModelLostError as error:
+                _log.warning("instance %s: %s; its model is restarted", self.spec.name, error)
                 # The scheduler sends nothing until the model has been restarted.
                 if not cast("RequestModel", model).restart(tenure.stopping):
                     return False

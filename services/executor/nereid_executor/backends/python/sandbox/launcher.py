@@ -1,8 +1,10 @@
 """Confines this process, then replaces it with the worker's interpreter.
 
 It runs before the interpreter because that may be the model's own program. It is part of each load,
-so it imports little: typing and json would take longer than all of its work.
+so it imports little: typing, json and pathlib would take longer than all of its work.
 """
+
+# ruff: noqa: PTH103, PTH110, PTH112, PTH120, PTH123
 
 from __future__ import annotations
 
@@ -19,19 +21,22 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_SET_NO_NEW_PRIVS, _SET_SECCOMP, _CAPBSET_DROP, _SET_SECUREBITS, _CAP_AMBIENT = 38, 22, 24, 28, 47
+_SET_NO_NEW_PRIVS, _CAPBSET_DROP, _SET_SECUREBITS, _CAP_AMBIENT = 38, 24, 28, 47
 _CLEAR_ALL = 4
-_FILTER = 2
+_SECCOMP = {"x86_64": 317, "aarch64": 277}
+_SET_FILTER, _SPEC_ALLOW = 1, 4
 # SECBIT_NOROOT, SECBIT_NO_SETUID_FIXUP, and their locks.
 _SECUREBITS = 0xF
 _CAPABILITY_VERSION = 0x20080522
 _NEWNS, _NEWUSER, _NEWIPC = 0x20000, 0x10000000, 0x08000000
-_NOSUID, _NODEV, _REC, _PRIVATE = 2, 4, 16384, 1 << 18
+_NOSUID, _NODEV, _BIND, _REC, _PRIVATE = 2, 4, 4096, 16384, 1 << 18
 _MOUNT_SETATTR, _RECURSIVE = 442, 0x8000
 # struct mount_attr with MOUNT_ATTR_RDONLY.
 _READ_ONLY = struct.pack("<QQQQ", 1, 0, 0, 0)
-_SHM = "/dev/shm"  # noqa: S108 - not a name in it
+_TMP, _SHM = "/tmp", "/dev/shm"  # noqa: S108 - not names in them
 _HIGHEST_CAPABILITY = 63
+# No user has this number; it is among the 65,536 of a container's.
+_COUNTED_USER = 65432
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -51,12 +56,14 @@ def main(descriptor: int) -> None:
 
 def confine(policy: dict[str, Any]) -> dict[str, int]:
     """Confine this process as far as the kernel can; return what it provides."""
-    is_private = _make_namespaces(policy["temporary"], policy["temporary_bytes"])
+    is_root = os.geteuid() == 0
+    is_counted = is_root and not any(name.startswith("LD_") for name in os.environ)
+    is_private = _make_namespaces(policy, is_counted)
     os.chdir(policy["temporary"])
-    counts = os.geteuid() != 0 or _uid_outside() != 0
+    counts = is_private and (not is_root or os.getuid() != 0 or _uid_outside() != 0)
     for name, limit in policy["limits"].items():
         # Without a namespace of its own, the processes of all workers and others would be counted.
-        if name != "NPROC" or (is_private and counts):
+        if name != "NPROC" or counts:
             _set_limit(getattr(resource, f"RLIMIT_{name}"), limit)
     _drop_capabilities()
     _check(_libc.prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
@@ -69,7 +76,7 @@ def confine(policy: dict[str, Any]) -> dict[str, int]:
         rules = [
             *((path, landlock.READ) for path in ("/proc/self/", *policy["read"])),
             *((path, landlock.DEVICE) for path in policy["devices"]),
-            (policy["temporary"], landlock.WRITE),
+            *((path, landlock.WRITE) for path in (policy["temporary"], _TMP)[: 1 + is_private]),
             *shared,
         ]
         landlock.restrict(version, rules, network=policy["network"])
@@ -78,45 +85,106 @@ def confine(policy: dict[str, Any]) -> dict[str, int]:
         "landlock": version,
         "seccomp": int(has_filter),
         "namespaces": int(is_private),
-        "process_limit": int(is_private and counts),
+        "process_limit": int(counts),
     }
 
 
 def _uid_outside() -> int:
     """Return the user's id outside of the namespaces; the kernel does not limit root's."""
-    with open("/proc/self/uid_map", encoding="ascii") as file:  # noqa: PTH123 - imports take time
+    with open("/proc/self/uid_map", encoding="ascii") as file:
         return int(file.readline().split()[1])
 
 
-def _make_namespaces(temporary: str, size_bytes: int) -> bool:
-    """Give this process its own, bounded temporary files and shared memory, if the kernel can."""
+def _make_namespaces(policy: dict[str, Any], is_counted: bool) -> bool:
+    """Give this process its own, bounded temporary files and shared memory, if the kernel can.
+
+    is_counted: let another real user be root's. The kernel counts processes by it, and bounds all
+    but root's; files are for the effective user. The loader ignores its variables then.
+    """
     user, group = os.geteuid(), os.getegid()
-    if _libc.unshare(_NEWUSER | _NEWNS | _NEWIPC) < 0:
+    mapped = [f"{user} {user} 1", f"{_COUNTED_USER} {_COUNTED_USER} 1"]
+    # Only a process outside may map other users than its own.
+    mapper = _Mapper(mapped) if is_counted else None
+    has_namespaces = _libc.unshare(_NEWUSER | _NEWNS | _NEWIPC) == 0
+    is_mapped = mapper is not None and mapper.write()
+    if not has_namespaces:
         return False
     try:
-        for name, text in (
-            ("setgroups", "deny"),
-            ("uid_map", f"{user} {user} 1"),
-            ("gid_map", f"{group} {group} 1"),
-        ):
-            with open(f"/proc/self/{name}", "w", encoding="ascii") as file:  # noqa: PTH123
-                file.write(text)
+        _write("/proc/self/setgroups", "deny")
+        if is_mapped:
+            os.setresuid(_COUNTED_USER, -1, -1)
+        else:
+            _write("/proc/self/uid_map", mapped[0])
+        _write("/proc/self/gid_map", f"{group} {group} 1")
         _check(_libc.mount(None, b"/", None, _REC | _PRIVATE, None))
         # Landlock does not cover modes, owners and times of files.
         _check(_libc.syscall(_MOUNT_SETATTR, -1, b"/", _RECURSIVE, _READ_ONLY, len(_READ_ONLY)))
-        options = f"size={size_bytes},mode=700".encode()
-        for path in (temporary, _SHM):
+        options = f"size={policy['temporary_bytes']},mode=700".encode()
+        kept = [
+            (path, os.open(path, os.O_PATH | os.O_CLOEXEC))
+            for path in policy["read"]
+            if path.startswith(f"{_TMP}/") and os.path.exists(path)
+        ]
+        for path in (_TMP, _SHM):
             flags = _NOSUID | _NODEV
             _check(_libc.mount(b"tmpfs", path.encode(), b"tmpfs", flags, options))
+        os.makedirs(policy["temporary"], exist_ok=True)
+        if not policy["temporary"].startswith(f"{_TMP}/"):
+            _bind(_TMP, policy["temporary"])
+        for path, descriptor in kept:
+            _bind(f"/proc/self/fd/{descriptor}", path)
     except OSError:
         return False
     return True
 
 
+def _bind(source: str, path: str) -> None:
+    if not os.path.exists(path):
+        if os.path.isdir(source):
+            os.makedirs(path)
+        else:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            os.close(os.open(path, os.O_CREAT | os.O_CLOEXEC))
+    _check(_libc.mount(source.encode(), path.encode(), None, _BIND | _REC, None))
+
+
+class _Mapper:
+    """A process that maps the users of this process's namespace, from outside of it."""
+
+    def __init__(self, lines: list[str]) -> None:
+        parent = os.getpid()
+        reader, self._begin = os.pipe()
+        self._child = os.fork()
+        if self._child:
+            os.close(reader)
+            return
+        status = 1
+        try:
+            os.close(self._begin)
+            if os.read(reader, 1):
+                _write(f"/proc/{parent}/uid_map", "\n".join(lines))
+                status = 0
+        finally:
+            os._exit(status)
+
+    def write(self) -> bool:
+        """Return whether the users were mapped."""
+        os.write(self._begin, b"1")
+        os.close(self._begin)
+        return os.waitpid(self._child, 0)[1] == 0
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w", encoding="ascii") as file:
+        file.write(text)
+
+
 def _set_limit(which: int, limit: int) -> None:
     _, most = resource.getrlimit(which)
     limit = limit if most == resource.RLIM_INFINITY else min(limit, most)
-    resource.setrlimit(which, (limit, limit))
+    # The signal of the lower limit on CPU time says why a process ends; the other is SIGKILL.
+    hard = limit + 1 if which == resource.RLIMIT_CPU and limit != most else limit
+    resource.setrlimit(which, (limit, hard))
 
 
 def _drop_capabilities() -> None:
@@ -132,7 +200,12 @@ def _drop_capabilities() -> None:
 def _set_filter(program: bytes) -> bool:
     memory = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("@HP", len(program) // 8, ctypes.addressof(memory))
-    return bool(program) and bool(_libc.prctl(_SET_SECCOMP, _FILTER, header, 0, 0) == 0)
+    number = _SECCOMP.get(os.uname().machine)
+    # Without the flag, kernels before 5.16 slow down all code of filtered processes, to keep a
+    # process's memory from its own code.
+    return bool(program) and any(
+        _libc.syscall(number, _SET_FILTER, flags, header) == 0 for flags in (_SPEC_ALLOW, 0)
+    )
 
 
 def _check(result: int) -> None:

@@ -18,7 +18,9 @@ import nereid
 import nereid_executor
 from nereid.backends.parameters import parameters_of, parse_count
 from nereid.core.errors import InvalidArgument
+from nereid.core.permitted_models import ALL_NAMES, NamePatterns
 from nereid_executor.backends.python.sandbox import seccomp
+from nereid_executor.settings import UNLIMITED_CPU_S
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,8 +34,8 @@ NETWORK: Final = "network"
 CONTROL: Final = "model-control"
 # Native code is loaded into the executor's process.
 IN_PROCESS: Final = "in-process"
-_ALLOW_KEY, _MEMORY_KEY, _PROCESSES_KEY = (
-    "sandbox_allow", "sandbox_memory_bytes", "sandbox_processes",
+_ALLOW_KEY, _MEMORY_KEY, _PROCESSES_KEY, _CPU_KEY = (
+    "sandbox_allow", "sandbox_memory_bytes", "sandbox_processes", "sandbox_cpu_seconds",
 )  # fmt: skip
 _MAX_DESCRIPTORS: Final = 4096
 
@@ -82,6 +84,9 @@ class Confinement:
     memory_bytes: int
     temporary_bytes: int
     processes: int
+    # CPU time of each process.
+    cpu_s: int = UNLIMITED_CPU_S
+    calls: NamePatterns = ALL_NAMES
 
     def policy(self, command: list[str], temporary: Path) -> bytes:
         """Return the launcher's policy for a worker with this directory for temporary files."""
@@ -91,6 +96,8 @@ class Confinement:
             if entry.name in _DEVICES or _GPU_DEVICES.fullmatch(entry.name)
         ]
         network = NETWORK in self.allows
+        # The kernel spends time on a limit that is set.
+        cpu = {"CPU": self.cpu_s} if self.cpu_s < UNLIMITED_CPU_S else {}
         message: dict[str, Any] = {
             "command": command,
             "read": [*_SYSTEM, *self.read],
@@ -105,6 +112,7 @@ class Confinement:
                 "NOFILE": _MAX_DESCRIPTORS,
                 "NPROC": self.processes,
                 "DATA": self.memory_bytes,
+                **cpu,
             },
         }
         return marshal.dumps(message)
@@ -161,6 +169,8 @@ class WorkerSandbox:
             memory_bytes=bound(_MEMORY_KEY, most_bytes),
             temporary_bytes=settings.sandbox_temporary_bytes,
             processes=bound(_PROCESSES_KEY, settings.sandbox_processes),
+            cpu_s=bound(_CPU_KEY, settings.sandbox_cpu_seconds or UNLIMITED_CPU_S),
+            calls=_callable_models(config.name, settings.sandbox_call),
         )
 
 
@@ -210,7 +220,10 @@ def missing_protection(provided: Mapping[str, int]) -> list[str]:
             " this user's files, and have no bound on processes and on all temporary files together"
         )
     elif not provided.get("process_limit"):
-        missing.append("the executor runs as root: no bound on models' processes")
+        missing.append(
+            "the executor runs as root with LD_ variables, or in a user namespace that lacks"
+            " user 65432: no bound on models' processes"
+        )
     return missing
 
 
@@ -233,6 +246,16 @@ def _filter(network: bool) -> bytes:
         return b""
 
 
+def _callable_models(name: str, rules: tuple[str, ...]) -> NamePatterns:
+    """Return the models that a model may call; all without rules (CALLER:MODEL, patterns)."""
+    if not rules:
+        return ALL_NAMES
+    pairs = [rule.partition(":") for rule in rules]
+    return NamePatterns(
+        tuple(called for caller, _, called in pairs if NamePatterns((caller,)).match(name))
+    )
+
+
 def _readable(
     config: model_config_pb2.ModelConfig, model_path: Path, python: str, given: tuple[str, ...]
 ) -> tuple[str, ...]:
@@ -248,8 +271,8 @@ def _prefixes(python: str) -> tuple[str, ...]:
     """Return the directories of an interpreter, its packages, and Nereid's own."""
     packages = [str(Path(each.__path__[0])) for each in (nereid, nereid_executor)]
     paths = [
-        str(Path(python).parents[1]),
-        str(Path(os.path.realpath(python)).parents[1]),
+        _environment(Path(python)),
+        _environment(Path(os.path.realpath(python))),
         *(path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path),
         *packages,
     ]
@@ -259,6 +282,20 @@ def _prefixes(python: str) -> tuple[str, ...]:
         paths.append(site.getusersitepackages())
     # An interpreter in /bin would open the whole system.
     return tuple(path for path in dict.fromkeys(paths) if path != "/")
+
+
+def _environment(python: Path) -> str:
+    """Return the directory of an interpreter's environment, or the file alone if it has none.
+
+    EXECUTION_ENV_PATH may name any program: its folder could be that of other models.
+    """
+    root = python.parent.parent
+    try:
+        libraries = (root / "pyvenv.cfg", *root.glob("lib/python3*/os.py"))
+        is_environment = python.parent.name == "bin" and any(path.is_file() for path in libraries)
+    except OSError:
+        is_environment = False
+    return str(root if is_environment else python)
 
 
 def _machine_bytes() -> int:

@@ -43,6 +43,10 @@ REFUSED: Final = {
     "pidfd_getfd": SystemCall(438, 438),
     "kcmp": SystemCall(312, 272),
     "ioprio_set": SystemCall(251, 30),
+    # The limit on processes does not hold for root as the real user.
+    "setuid": SystemCall(105, 146),
+    "setreuid": SystemCall(113, 145),
+    "setresuid": SystemCall(117, 147),
     # Mounts and namespaces.
     "mount": SystemCall(165, 40),
     "umount2": SystemCall(166, 39),
@@ -109,6 +113,12 @@ REFUSED: Final = {
     "ioperm": SystemCall(173, None),
     "modify_ldt": SystemCall(154, None),
 }
+# Succeed without effect: a process that leaves the worker's group would not be killed with it.
+# subprocess.Popen(start_new_session=True) would fail if they were refused.
+IGNORED: Final = {
+    "setsid": SystemCall(112, 157),
+    "setpgid": SystemCall(109, 154),
+}
 # Allowed only for the calling process or thread: the argument of this index has to be 0.
 OWN_ONLY: Final = {
     "prlimit64": (SystemCall(302, 261), 0),
@@ -153,6 +163,8 @@ def build_filter(machine: str, *, network: bool) -> bytes:
 
     for call in REFUSED.values():
         on(call, [refuse])
+    for call in IGNORED.values():
+        on(call, [_statement(_RETURN, _ERRNO)])
     # The filter cannot read clone3()'s flags. The C library uses clone() where this is unknown.
     on(_CLONE3, [_statement(_RETURN, _ERRNO | errno.ENOSYS)])
     on(_CLONE, [_load(0), _jump(_JUMP_SET, _NAMESPACES, 0, 1), refuse, allow])

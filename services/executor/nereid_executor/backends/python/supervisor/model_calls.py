@@ -116,6 +116,7 @@ class ModelCalls:
         elif what == "infer":
             if "released" in message:
                 self._release_read(message["released"])
+            self._check_called(message["model"])
             self._check_segments(call.tensors)
             infer = infer_request(message, call.tensors, self._instance, self.deadline)
             # The response may arrive before infer() returns. It must find the request in the table.
@@ -126,6 +127,7 @@ class ModelCalls:
                 )
         else:
             self._check_right(what)
+            self._check_called(message["model"])
             method, body = _CALLS[what](message, call.tensors)
             self._mesh.call_scheduler(
                 method, body, lambda reply: self._on_reply(number, method, reply)
@@ -141,6 +143,13 @@ class ModelCalls:
         if what != "ready" and confinement is not None and CONTROL not in confinement.allows:
             raise PermissionDenied(
                 "a confined model may load and unload models only with sandbox_allow: model-control"
+            )
+
+    def _check_called(self, model: str) -> None:
+        confinement = self._confinement
+        if confinement is not None and not confinement.calls.match(model):
+            raise PermissionDenied(
+                f"the confined model may not call model '{model}' (--sandbox-call)"
             )
 
     def _release_read(self, segment_names: list[str]) -> None:

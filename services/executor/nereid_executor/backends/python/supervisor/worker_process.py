@@ -315,6 +315,8 @@ class WorkerProcess:
         except subprocess.TimeoutExpired:
             return f"the worker of model '{self._model}' ended its connection"
         how = f"exit code {code}" if code >= 0 else f"signal {_signal_name(-code)}"
+        if code == -signal.SIGXCPU:
+            how += ": its CPU time is used up (--sandbox-cpu-seconds)"
         return f"the worker of model '{self._model}' ended with {how}"
 
     def shut_down(self) -> None:

@@ -66,6 +66,62 @@ def test_a_model_reads_its_own_folder_and_its_interpreter() -> None:
     assert not {"/", "/models", "/tmp", "/home", "/etc", "/proc", "/dev", "/run"} & set(readable)
 
 
+def test_an_interpreter_opens_its_environment_and_no_other_folder(tmp_path: Path) -> None:
+    """A model's own program could otherwise open the folder beside, or one that it links to."""
+    environment, program = tmp_path / "env", tmp_path / "models" / "m" / "python"
+    link = tmp_path / "models" / "m" / "bin" / "python"
+    for path in (environment / "bin" / "python", environment / "pyvenv.cfg", program):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    (tmp_path / "state" / "bin").mkdir(parents=True)
+    (tmp_path / "state" / "bin" / "python").touch()
+    link.parent.mkdir()
+    link.symlink_to(tmp_path / "state" / "bin" / "python")
+    sandbox = WorkerSandbox()
+    sandbox.configure(SandboxSettings(sandbox_models=True))
+
+    def readable(python: Path) -> set[str]:
+        confined = sandbox.confinement_of(
+            model_config_pb2.ModelConfig(), tmp_path / "models" / "m", str(python)
+        )
+        assert confined is not None
+        return {path for path in confined.read if path.startswith(str(tmp_path))}
+
+    model = str(tmp_path / "models" / "m")
+    assert readable(environment / "bin" / "python") == {model, str(environment)}
+    assert readable(program) == {model, str(program)}
+    assert readable(link) == {model, str(link), str(tmp_path / "state" / "bin" / "python")}
+
+
+def test_a_model_calls_the_models_of_its_rules() -> None:
+    everything = confinement(SandboxSettings(sandbox_models=True))
+    rules = ("m:shared_*", "m:other", "x*:secret")
+    some = confinement(SandboxSettings(sandbox_models=True, sandbox_call=rules))
+    nothing = confinement(SandboxSettings(sandbox_models=True, sandbox_call=("x:y",)))
+    assert everything is not None
+    assert some is not None
+    assert nothing is not None
+    names = ("shared_a", "other", "secret", "m")
+    assert [name for name in names if everything.calls.match(name)] == [*names]
+    assert [name for name in names if some.calls.match(name)] == ["shared_a", "other"]
+    assert not any(nothing.calls.match(name) for name in names)
+
+
+def test_cpu_time_has_no_limit_but_a_given_one() -> None:
+    def limits(most: int, **parameters: str) -> dict[str, int]:
+        settings = SandboxSettings(sandbox_models=True, sandbox_cpu_seconds=most)
+        confined = confinement(settings, **parameters)
+        assert confined is not None
+        limits: dict[str, int] = marshal.loads(confined.policy([], Path("/tmp/own")))["limits"]
+        return limits
+
+    assert "CPU" not in limits(0)
+    assert limits(60)["CPU"] == 60
+    assert limits(60, sandbox_cpu_seconds="5")["CPU"] == limits(0, sandbox_cpu_seconds="5")["CPU"]
+    with pytest.raises(InvalidArgument, match="at most 60"):
+        limits(60, sandbox_cpu_seconds="61")
+
+
 def test_a_worker_gets_no_variable_that_may_be_a_secret() -> None:
     confined = confinement(SandboxSettings(sandbox_models=True, sandbox_variable=("MODE",)))
     assert confined is not None

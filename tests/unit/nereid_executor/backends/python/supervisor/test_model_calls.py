@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from nereid.core.errors import NereidError, NotFound, Unavailable
+from nereid.core.permitted_models import NamePatterns
 from nereid.core.wire.messages import DECOUPLED, ErrorStatus, InferRequest, InferResponse
 from nereid.pb import kserve_pb2
 from nereid.shm.reference import SharedMemory
@@ -359,6 +360,24 @@ def test_a_confined_model_needs_the_right_to_load_models(mesh: Mesh, what: str) 
         if not count:
             assert "sandbox_allow: model-control" in failure(calls)[1]
         calls.close()
+
+
+@pytest.mark.parametrize("what", ["infer", "ready", "load", "unload"])
+def test_a_confined_model_calls_the_models_that_it_may(mesh: Mesh, what: str) -> None:
+    rights = frozenset({"model-control"})
+    confinement = Confinement(rights, (), frozenset(), 1, 1, 1, calls=NamePatterns(("its_*",)))
+    calls = ModelCalls(mesh, 1, confinement)
+    more: dict[str, Any] = {"config": "", "files": [], "dependents": False}
+    if what != "infer":
+        more["version"] = ""
+    tensors = (b"ab",) if what == "infer" else ()
+    for number, model in enumerate(("its_own", "other", 7)):
+        calls.start_call(call(infer(what=what, model=model, **more), *tensors, number=number))
+    refused, malformed = fetched(calls)
+    assert refused[2][1] == "the confined model may not call model 'other' (--sandbox-call)"
+    assert "malformed" in malformed[2][1]
+    assert len(mesh.requests) + len(mesh.called) == 1
+    calls.close()
 
 
 def test_a_confined_model_gets_responses_inline(mesh: Mesh) -> None:
