@@ -82,7 +82,7 @@ _PAGES = ("docs", "README.md", "CONTRIBUTING.md")
 _GENERATED = "<!-- Written by "
 # A record grows with what it records.
 _RECORDS = ("track-record.md",)
-_MAX_PAGE_WORDS = 66_900
+_MAX_PAGE_WORDS = 67_250
 _LEVELS = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
 _SKIPPED = ("_pb2.py", "_pb2.pyi")
 # Models are as users write them; those of the conformance table run on Triton as well.

@@ -335,7 +335,7 @@ def test_no_secret_in_the_environment(confined: Mesh) -> None:
 
 
 def test_facts_say_what_is_confined(confined: Mesh) -> None:
-    hello = "workers of Python models are confined"
+    hello = "workers of models are confined"
     (line,) = [line for line in confined.log.read_text().splitlines() if hello in line]
     assert "in part" not in line
 
