@@ -126,6 +126,11 @@ def report(mesh: Mesh, model: str) -> Mapping[str, Any]:
     return json.loads(reply)["report"] or {"compared": 0, "differing": 0, "not_compared": {}}
 
 
+def is_copied(mesh: Mesh, model: str) -> bool:
+    _, reply = mesh.get(f"/v2/repository/models/{model}/shadow")
+    return bool(json.loads(reply)["report"])
+
+
 @contextlib.asynccontextmanager
 async def client_of(mesh: Mesh) -> AsyncIterator[grpcclient.InferenceServerClient]:
     client = grpcclient.InferenceServerClient(mesh.grpc)
@@ -210,6 +215,7 @@ async def test_no_client_notices_a_shadow(mesh: Mesh, models: Path, mode: str) -
 def copied(mesh: Mesh, model: str, to: str, *more: str) -> Iterator[None]:
     assert shadow(mesh, "set", model, "--to", to, *more) == 0
     try:
+        until(lambda: is_copied(mesh, model), "the gateway's report")
         yield
     finally:
         assert shadow(mesh, "clear", model) == 0

@@ -69,7 +69,7 @@ class StoreFailure(NamedTuple):
 
 
 FAILURES: Final = {
-    "a listing that does not end": StoreFailure(listings(_ENDLESS), "the listing does not end"),
+    "a listing that does not end": StoreFailure(listings(_ENDLESS), "listing does not end"),
     "a listing that is an error with status 200": StoreFailure(
         listings(_INTERNAL), "bucket/models: "
     ),

@@ -38,7 +38,7 @@ def confined(config: Config, version: Path) -> ConfinedBackend:
     sandbox.configure(SandboxSettings(sandbox_models=True))
     confinement = sandbox.confinement_of(config, version.parent, sys.executable)
     assert confinement is not None
-    return ConfinedBackend(confinement)
+    return ConfinedBackend(confinement, BackendRegistry().load_backend(config.backend))
 
 
 def backends(config: Config, version: Path) -> tuple[Backend, Backend]:

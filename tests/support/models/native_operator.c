@@ -124,7 +124,7 @@ static int execute(char *command) {
     if (!strcmp(command, "exit")) _exit(7);
     if (!strncmp(command, "print ", 6)) return outcome(write(2, command + 6, strlen(command) - 6));
     if (!strcmp(command, "garble"))
-        for (int descriptor = 3; descriptor < 64; descriptor++)
+        for (int descriptor = 3; descriptor < 4096; descriptor++)
             if (send(descriptor, "\377\377\377\377\377\377\377\377", 8, MSG_NOSIGNAL) == 8) return 0;
     return ENOSYS;
 }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
+from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
 from nereid.backends import BackendCapabilities, InstanceSpec, backend_capabilities_of
@@ -36,17 +38,24 @@ def confined(backend: Backend, config: model_config_pb2.ModelConfig, version_pat
     loads = capabilities.loads_native_code
     is_confined = loads is not None and loads(config) and IN_PROCESS not in confinement.allows
     if is_confined or parse_boolean(config, parameters_of(config), _PROCESS_KEY, default=False):
-        return ConfinedBackend(confinement)
+        return ConfinedBackend(confinement, backend)
     return backend
 
 
+def _package_directories(backend: Backend) -> list[str]:
+    """Return where the backend's package is: it may be installed outside of the environment."""
+    module = backend.__name__ if isinstance(backend, ModuleType) else type(backend).__module__
+    return [*getattr(sys.modules.get(module.partition(".")[0]), "__path__", ())]
+
+
 class ConfinedBackend:
-    """Describes and loads one model in processes with this confinement."""
+    """Describes and loads one model of a backend in processes with this confinement."""
 
     capabilities = BackendCapabilities(runs_model_code=True)
 
-    def __init__(self, confinement: Confinement) -> None:
-        self._confinement = confinement
+    def __init__(self, confinement: Confinement, backend: Backend) -> None:
+        read = (*confinement.read, *_package_directories(backend))
+        self._confinement = replace(confinement, read=read)
 
     def uses_gpus(self) -> bool:
         """Return False: the model's own backend decides."""
