@@ -90,7 +90,7 @@ class ReportProcess:
         if self._process is not None:
             await self._process.wait()
 
-    def submit(self, model: str, message: object, size_bytes: int = _BATCH_BYTES) -> bool:
+    def submit(self, model: str, message: object, size_bytes: int) -> bool:
         """Queue a message; return False if it is only counted, because the queue is full.
 
         size_bytes: about its size. Small ones wait some milliseconds for others.
@@ -152,7 +152,10 @@ class _Connection:
         )
 
     def send(self, message: object, size_bytes: int = _BATCH_BYTES) -> None:
-        """Queue a message, of which values of pickle.PickleBuffer are not copied."""
+        """Queue a message, of which values of pickle.PickleBuffer are not copied.
+
+        By default it is written at once, with those that wait.
+        """
         self._unsent.append(message)
         self._unsent_bytes += size_bytes
         if self._unsent_bytes >= _BATCH_BYTES or len(self._unsent) >= _MAX_BATCH:

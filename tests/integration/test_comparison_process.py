@@ -34,7 +34,7 @@ async def test_exchanges_are_compared_in_the_process() -> None:
     await process.start()
     try:
         for _ in range(10):
-            assert process.submit("m", exchange("m"))
+            assert process.submit("m", exchange("m"), 0)
         document = await await_compared(process, 10)
     finally:
         await process.close()
@@ -46,8 +46,8 @@ async def test_what_does_not_fit_is_counted() -> None:
     await process.start()
     try:
         # No turn of the event loop in between: the second exchange finds the first one unsent.
-        assert process.submit("m", exchange("m", 8 << 20))
-        assert not process.submit("m", exchange("m"))
+        assert process.submit("m", exchange("m", 8 << 20), 8 << 20)
+        assert not process.submit("m", exchange("m"), 0)
         document = await await_compared(process, 1)
     finally:
         await process.close()
@@ -61,7 +61,7 @@ async def test_a_process_that_is_killed_harms_nobody() -> None:
         assert process._process is not None
         os.kill(process._process.pid, signal.SIGKILL)
         await process._process.wait()
-        process.submit("m", exchange("m"))
+        process.submit("m", exchange("m"), 0)
         with pytest.raises(Unavailable):
             await process.document()
     finally:

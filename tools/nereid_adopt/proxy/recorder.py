@@ -203,7 +203,7 @@ class Recorder:
     def _report_abandoned(self) -> bool:
         while self._abandoned:
             event = StreamEvent(self._abandoned[-1], Side.OLD, "abandon")
-            if not self._process.submit("", event):
+            if not self._process.submit("", event, _OVERHEAD_BYTES):
                 return False
             self._abandoned.pop()
         return True

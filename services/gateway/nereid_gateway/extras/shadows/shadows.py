@@ -179,10 +179,13 @@ class Shadows:
         assert self._send is not None
         return self._send(request, on_response)
 
-    def submit(self, model: str, message: object) -> bool:
-        """Hand a message to the process; return False if it was dropped."""
+    def submit(self, model: str, message: object, size_bytes: int = 0) -> bool:
+        """Hand a message to the process; return False if it was dropped.
+
+        size_bytes: of the tensors in the message.
+        """
         process = self._process
-        return process is not None and process.submit(model, message)
+        return process is not None and process.submit(model, message, size_bytes)
 
     @property
     def is_comparing(self) -> bool:
@@ -273,7 +276,7 @@ class Shadows:
         while self._models:
             if self._announced.is_set():
                 self._announced.clear()
-                process.submit("", SetShadows(self._texts))
+                process.submit("", SetShadows(self._texts), 0)
             self._send_not_compared()
             async with asyncio.timeout(self._stuck_s):
                 before, self.counts = self.counts, await process.ask_in_order(CountsQuestion())
@@ -365,10 +368,10 @@ class _Model:
             self._pause_s = self._resume_s = 0.0
         if reason:
             self.drop(watched, reason)
-        elif not self.shadows.submit(
-            self.name, CopiedExchange(watched.copied(), watched.reply(), copy.reply())
-        ):
-            self.not_compared[QUEUE] += 1
+        else:
+            exchange = CopiedExchange(watched.copied(), watched.reply(), copy.reply())
+            if not self.shadows.submit(self.name, exchange, watched.size_bytes + copy.size_bytes):
+                self.not_compared[QUEUE] += 1
         sequence = watched.sequence
         if sequence is None:
             return
@@ -402,7 +405,8 @@ class _Model:
 
     def _send(self, watched: _Watched) -> None:
         if self.shadow.kind == URL:
-            if self.shadows.submit(self.name, CopyToServer(watched.copied(), watched.reply())):
+            message = CopyToServer(watched.copied(), watched.reply())
+            if self.shadows.submit(self.name, message, watched.size_bytes):
                 self.sent += 1
             else:
                 self.not_compared[QUEUE] += 1
@@ -512,7 +516,7 @@ class _Collector:
     def __init__(self, model: _Model) -> None:
         self.model = model
         self.responses: list[RawResponse] = []
-        self._size_bytes = 0
+        self.size_bytes = 0
         self._begin_s = time.perf_counter()
         self._latency_s = 0.0
 
@@ -522,8 +526,8 @@ class _Collector:
 
     def hold(self, size_bytes: int) -> str:
         """Charge bytes; return the reason if they do not fit."""
-        self._size_bytes += size_bytes
-        if self._size_bytes > self.model.shadows.max_copy_bytes:
+        self.size_bytes += size_bytes
+        if self.size_bytes > self.model.shadows.max_copy_bytes:
             return TOO_LARGE
         return "" if self.model.shadows.hold(self, size_bytes) else FULL
 
