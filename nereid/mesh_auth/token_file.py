@@ -70,7 +70,7 @@ class TokenFile:
         _log.info("tokens were read again: %s, accepted=%d", self._path, len(tokens))
 
 
-def written(tokens: Iterable[str]) -> str:
+def token_lines(tokens: Iterable[str]) -> str:
     """Return the content of a file with these tokens, the own one first."""
     return f"\n{_ACCEPT}".join(tokens) + "\n"
 

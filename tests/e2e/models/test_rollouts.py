@@ -17,6 +17,7 @@ import pytest
 from nereid_explain import rollout as command
 from nereid_explain import traffic
 from tests.support.mesh.mesh import Mesh, ask, running, until
+from tests.support.models.canary import MODEL
 
 pytestmark = pytest.mark.slow
 
@@ -29,28 +30,6 @@ version_policy { all {} }
 instance_group [{ count: 1 kind: KIND_CPU }]
 input { name: "INPUT0" data_type: TYPE_INT32 dims: [1] }
 output { name: "OUTPUT0" data_type: TYPE_INT32 dims: [1] }
-"""
-# The second version does what the file beside its folder says.
-MODEL = """
-import pathlib, time
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    def initialize(self, args):
-        self.canary = args["model_version"] == "2"
-        self.mode = pathlib.Path(args["model_repository"]) / "mode"
-
-    def execute(self, requests):
-        mode = self.mode.read_text() if self.canary else ""
-        if mode == "slow":
-            time.sleep(0.03)
-        responses = []
-        for request in requests:
-            value = pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy()
-            error = pb_utils.TritonError("broken") if mode == "failing" else None
-            tensors = [pb_utils.Tensor("OUTPUT0", value)]
-            responses.append(pb_utils.InferenceResponse(tensors, error))
-        return responses
 """
 PLAN = ("--to", "2", "--steps", "20,60,100", "--every", "1s", "--if")
 

@@ -25,6 +25,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from tests.support.mesh.mesh import Mesh, running, until
+from tests.support.models.canary import MODEL
 from tests.support.models.e2e_models import save_scaler
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly]
@@ -48,30 +49,6 @@ version_policy { all {} }
 instance_group [{ count: 1 kind: KIND_CPU }]
 input { name: "INPUT0" data_type: TYPE_FP32 dims: [8] }
 output { name: "OUTPUT0" data_type: TYPE_FP32 dims: [8] }
-"""
-# Version 2 does what the file beside its folder says.
-MODEL = """
-import pathlib, time
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    def initialize(self, args):
-        self.canary = args["model_version"] == "2"
-        self.mode = pathlib.Path(args["model_repository"]) / "mode"
-
-    def execute(self, requests):
-        mode = self.mode.read_text()
-        # Equal versions do equal work.
-        mode = mode if self.canary else ""
-        if mode == "slow":
-            time.sleep(0.03)
-        responses = []
-        for request in requests:
-            value = pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy()
-            error = pb_utils.TritonError("broken canary") if mode == "failing" else None
-            tensor = pb_utils.Tensor("OUTPUT0", value * 2 + (mode == "different"))
-            responses.append(pb_utils.InferenceResponse([tensor], error))
-        return responses
 """
 
 

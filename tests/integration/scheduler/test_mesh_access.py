@@ -15,7 +15,7 @@ from nereid.core.methods import EXCHANGE_PATH, EXECUTE_PATH, INFER_PATH, JOIN_PA
 from nereid.mesh_auth.credentials import Credentials
 from nereid.mesh_auth.roles import Role
 from nereid.mesh_auth.settings import MeshAccessSettings
-from nereid.mesh_auth.token_file import written
+from nereid.mesh_auth.token_file import token_lines
 from nereid.mesh_auth.tokens import MeshToken
 from nereid.pb import kserve_pb2 as kserve
 from nereid.pb import nereid_pb2 as pb
@@ -118,7 +118,7 @@ async def test_a_token_is_replaced_while_the_scheduler_runs(
     file = tmp_path / "token"
 
     def write(*texts: str) -> None:
-        file.write_text(written(texts))
+        file.write_text(token_lines(texts))
         # As old as one whose writer is done.
         os.utime(file, (1_700_000_000, 1_700_000_000 + len(texts)))
 

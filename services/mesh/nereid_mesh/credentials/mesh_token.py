@@ -12,7 +12,7 @@ from nereid.config.inherited_secrets import read_environ
 from nereid.config.settings_reader import read_settings, settings_parser
 from nereid.mesh_auth.roles import Role
 from nereid.mesh_auth.settings import MeshAccessSettings
-from nereid.mesh_auth.token_file import written
+from nereid.mesh_auth.token_file import token_lines
 from nereid.mesh_auth.tokens import new_token
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
     if settings.role is not None:
         role = Role(settings.role)
         made = [token.role_token(role) for token in settings.read_mesh_tokens()]
-    text = written(made)
+    text = token_lines(made)
     if settings.output is None:
         sys.stdout.write(text)
         return 0

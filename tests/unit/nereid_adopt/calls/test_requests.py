@@ -32,6 +32,34 @@ def test_a_request_without_either_word_is_not_parsed() -> None:
     assert grpc_facts(request().SerializeToString()) == ("m", NO_FACTS)
 
 
+def with_input(message: kserve_pb2.ModelInferRequest, parameters: dict[str, str]) -> None:
+    tensor = message.inputs.add(name="a")
+    for name, value in parameters.items():
+        tensor.parameters[name].string_param = value
+
+
+@pytest.mark.parametrize(
+    ("parameters", "of_input"),
+    [
+        ({}, {}),
+        ({"x": "y"}, {"x": "y"}),
+        ({"sequence_id": 7}, {}),
+        ({"sequence_id": "s", "sequence_end": True}, {}),
+        ({}, {"shared_memory_region": "r"}),
+        ({"sequence_id": 0}, {"shared_memory_region": ""}),
+    ],
+)
+def test_searched_messages_have_the_facts_of_parsed_ones(
+    parameters: dict[str, Any], of_input: dict[str, str]
+) -> None:
+    small, large = request(**parameters), request(**parameters)
+    for message in (small, large):
+        with_input(message, of_input)
+    # Larger messages are parsed without a search.
+    large.raw_input_contents.append(bytes(5000))
+    assert grpc_facts(small.SerializeToString()) == grpc_facts(large.SerializeToString())
+
+
 @pytest.mark.parametrize("sequence_id", [7, "seven"])
 def test_sequences_are_read(sequence_id: int | str) -> None:
     parameters = {"sequence_id": sequence_id, "sequence_start": True, "sequence_end": False}

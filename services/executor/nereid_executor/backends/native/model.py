@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from nereid.backends import ModelLostError
 from nereid.core.errors import Internal
 from nereid_executor.backends.native import messages
-from nereid_executor.backends.python.supervisor.restarts import restarted
+from nereid_executor.backends.python.supervisor.restarts import start_with_retries
 from nereid_executor.backends.python.supervisor.worker_process import WorkerProcess
 from nereid_executor.backends.python.worker_site.nereid_worker.protocol import wire
 from nereid_executor.core.load_memory import process_bytes
@@ -98,7 +98,7 @@ class NativeModel:
     def restart(self, stopping: Event) -> bool:
         """Start a new worker, retrying with back-off; return False if `stopping` is set first."""
         self._remove_worker(WorkerProcess.kill)
-        started = restarted(self._start, self._spec.name, stopping)
+        started = start_with_retries(self._start, self._spec.name, stopping)
         if started is not None:
             self._worker = started[0]
         return started is not None

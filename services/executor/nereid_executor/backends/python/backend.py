@@ -40,7 +40,7 @@ from nereid_executor.backends.python.supervisor.direct_supervisor import DirectS
 from nereid_executor.backends.python.supervisor.model_calls import ModelCalls
 from nereid_executor.backends.python.supervisor.notifications import NotificationHandler
 from nereid_executor.backends.python.supervisor.readiness_queries import ReadinessQueries
-from nereid_executor.backends.python.supervisor.restarts import restarted
+from nereid_executor.backends.python.supervisor.restarts import start_with_retries
 from nereid_executor.backends.python.supervisor.visible_config import (
     instance_kind,
     visible_config,
@@ -272,7 +272,7 @@ class PythonModel(DirectServing):
     def restart(self, stopping: Event) -> bool:
         """Start a new worker, retrying with back-off; return False if `stopping` is set first."""
         self._remove_worker(WorkerProcess.kill)
-        self._worker = restarted(
+        self._worker = start_with_retries(
             self._start_worker, self._spec.name, stopping, self._notifications.on_worker_end
         )
         return self._worker is not None

@@ -128,10 +128,8 @@ class ModelTraffic:
 
     def check_file(self, name: str) -> None:
         """Raise InvalidArgument if the file of --traffic-file has the model's traffic."""
-        if self._table.file.get(name, FileSetting()).traffic is not None:
-            raise InvalidArgument(
-                f"the traffic of model '{name}' is in the file of --traffic-file: change it there"
-            )
+        if self._table.in_file(name).traffic is not None:
+            raise _in_file("traffic", name)
 
     def check_no_rollout(self, name: str) -> None:
         """Raise InvalidArgument if a rollout of the model is not over."""
@@ -171,10 +169,8 @@ class ModelTraffic:
         has the model's shadow, NotFound for an unknown model.
         """
         self.find(name)
-        if self._table.file.get(name, FileSetting()).shadow is not None:
-            raise InvalidArgument(
-                f"the shadow of model '{name}' is in the file of --traffic-file: change it there"
-            )
+        if self._table.in_file(name).shadow is not None:
+            raise _in_file("shadow", name)
         if shadow is not None:
             check_other_model(name, shadow)
         known = self._table.settings.get(name, TrafficSetting(None, 0))
@@ -293,3 +289,9 @@ class ModelTraffic:
                         sources[served.plain_name] = sources[name]
                         pending.append(served.plain_name)
         return sources
+
+
+def _in_file(kind: str, name: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"the {kind} of model '{name}' is in the file of --traffic-file: change it there"
+    )

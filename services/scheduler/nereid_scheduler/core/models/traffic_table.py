@@ -104,7 +104,7 @@ class TrafficTable:
 
     def find(self, name: str, configured: Traffic | None) -> FoundTraffic | None:
         """Return a model's traffic; `None` if all requests go to the latest version."""
-        traffic = self.file.get(name, _NOT_IN_FILE).traffic
+        traffic = self.in_file(name).traffic
         if traffic is not None:
             return FoundTraffic(traffic, FILE)
         setting = self.settings.get(name)
@@ -129,9 +129,13 @@ class TrafficTable:
             return TrafficSetting(traffic, now_ns, rollout)
         return TrafficSetting(traffic, max(now_ns, known.set_ns + 1), rollout, known.shadow)
 
+    def in_file(self, name: str) -> FileSetting:
+        """Return what the file has of a model."""
+        return self.file.get(name, _NOT_IN_FILE)
+
     def find_shadow(self, name: str, configured: Shadow | None) -> FoundShadow | None:
         """Return what gets copies of a model's requests."""
-        shadow = self.file.get(name, _NOT_IN_FILE).shadow
+        shadow = self.in_file(name).shadow
         if shadow is not None:
             return FoundShadow(shadow, FILE)
         setting = self.settings.get(name)

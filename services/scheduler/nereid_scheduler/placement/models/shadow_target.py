@@ -59,7 +59,7 @@ def _mismatch(config: ModelConfig, target: ModelConfig) -> str:
     inputs = {tensor.name: tensor for tensor in target.input}
     for tensor in target.input:
         if not tensor.optional and all(tensor.name != each.name for each in config.input):
-            return f"the shadow needs an input '{tensor.name}', which the model has not"
+            return f"the shadow needs an input '{tensor.name}', which the model lacks"
     return _first_mismatch("input", config.input, inputs) or _first_mismatch(
         "output", config.output, {tensor.name: tensor for tensor in target.output}
     )

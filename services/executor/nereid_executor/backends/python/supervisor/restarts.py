@@ -19,7 +19,7 @@ _Worker = TypeVar("_Worker")
 _RESTARTS: Final = BackoffOptions(first_s=0.1, factor=2.0, largest_s=30.0)
 
 
-def restarted(
+def start_with_retries(
     start: Callable[[], _Worker],
     instance: str,
     stopping: Event,
