@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from nereid.mesh_auth.roles import Role
-from nereid.mesh_auth.token_file import written
+from nereid.mesh_auth.token_file import token_lines
 from nereid.mesh_auth.tokens import MeshToken, new_token
 
 # Services look at their files every second, and leave those alone that are younger than one.
@@ -61,11 +61,11 @@ def replace_mesh_token() -> None:
     new = new_token()
     former = ensure(ROOT / "mesh" / "token", new)
     for texts in ([former, new], [new, former], [new]):
-        write(ROOT / "mesh" / "token", written(texts))
+        write(ROOT / "mesh" / "token", token_lines(texts))
         for folder, role in ROLES.items():
             write(
                 ROOT / folder / "token",
-                written(MeshToken(text).role_token(role) for text in texts),
+                token_lines(MeshToken(text).role_token(role) for text in texts),
             )
         time.sleep(SEEN_S)
 
