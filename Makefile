@@ -119,6 +119,7 @@ check: dev  ## Format, lint, types, import rules, words, generated files and plo
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy deploy protos scripts
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/check_words.py
 	$(BIN)/python protos/generate.py --check

@@ -25,10 +25,10 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from PIL import Image
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import ViewportSize, sync_playwright
 
 import nereid
 from benchmarks.figures.bars import THEMES, Theme, document
@@ -44,7 +44,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "figures" / "pictures"
 NAMES = ("drawing", "chart", "console", "report", "timeline")
 MAX_BYTES = 150_000
-SIZE: Any = {"width": 1280, "height": 740}
+SIZE = ViewportSize(width=1280, height=740)
 # Requests per second of the models whose figures the pictures show.
 LOAD = {"digits": 300, "embed": 20, "resnet50": 3}
 # The console's plots need some readings, one a second.
@@ -190,7 +190,7 @@ def report(mesh: Mesh, chromium: Browser, folder: Path) -> None:
     command = [*NEREID, "perf", "-m", "digits", "-u", mesh.http, *levels, "--html", str(path)]
     # A busy machine's figures are not stable, which is an exit status of its own.
     subprocess.run(command, check=False, capture_output=True, timeout=300)
-    page = chromium.new_page(viewport={**SIZE, "height": 650}, color_scheme="light")
+    page = chromium.new_page(viewport=ViewportSize(width=1280, height=650), color_scheme="light")
     page.goto(path.as_uri())
     page.wait_for_load_state("networkidle")
     save(page, "report")
