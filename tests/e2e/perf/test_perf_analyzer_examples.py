@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 _COMMAND = (sys.executable, "-c", "from nereid.cli import main; main()", "perf")
 # A short measurement, however unsteady the machine is. The last of equal flags counts.
 _SHORT = ("-p", "300", "-s", "1000000", "-r", "3", "--metrics-interval=100")
-_OK, _USAGE, _BOTTLENECK = 0, 2, 4
+_OK, _USAGE, _BOTTLENECK, _UNSTABLE = 0, 2, 4, 5
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_what_is_documented_is_measured(mesh: Mesh, example: Example, tmp_path: 
     server = ("-u", url, f"--metrics-url={mesh.metrics}/metrics")
     done = _run(tmp_path, *flags, *_SHORT, *server)
     printed = done.stdout + done.stderr
-    assert done.returncode in {_OK, _BOTTLENECK}, printed
+    assert done.returncode in {_OK, _BOTTLENECK, _UNSTABLE}, printed
     assert "Failed" not in printed
     assert "Throughput: " in printed
     for name, column in example.files:

@@ -293,7 +293,7 @@ def test_a_level_without_successes_leaves_no_load_for_the_next_one() -> None:
         server = Server(Endpoint("http", addresses["http"]))
         for _ in range(2):
             with pytest.raises(SessionError, match="all requests failed"):
-                session.measure_for(LoadLevel("concurrency", 1), 0.1)
+                session.measure_for(LoadLevel("concurrency", 1), 0.5)
             with pytest.raises(SessionError, match="all requests failed"):
                 session.measure(LoadLevel("concurrency", 1))
         before = (server.statistics("any") or [{}])[0]
