@@ -27,6 +27,7 @@ from nereid_scheduler.control.shards.model_moves import ModelMoves
 from nereid_scheduler.control.shards.shard import Shard
 from nereid_scheduler.control.sources.model_control import ModelControl
 from nereid_scheduler.control.sources.model_traffic import ModelTraffic
+from nereid_scheduler.control.state.model_records import NO_MODEL_RECORDS
 from nereid_scheduler.control.state.setting_records import SIZES
 from nereid_scheduler.core.memory.budgets import budgets_of
 from nereid_scheduler.core.models.desired_models import DesiredModels
@@ -121,7 +122,7 @@ def open_models(  # noqa: PLR0913 (one by keyword)
             desired,
             on_regrouped,
             settings.recovery,
-            recorded=records is not None,
+            NO_MODEL_RECORDS if records is None else records,
         )
         shard = Shard(
             membership,

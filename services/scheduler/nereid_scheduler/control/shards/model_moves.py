@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from nereid_scheduler.control.repository.repositories import Repositories
     from nereid_scheduler.control.shards.members.membership import Membership
     from nereid_scheduler.control.shards.members.ownership import OwnedModels
+    from nereid_scheduler.control.state.model_records import ModelRecords
     from nereid_scheduler.core.models.desired_models import DesiredModels
     from nereid_scheduler.core.models.overrides import Override
     from nereid_scheduler.placement.loads.loader import Loader
@@ -41,10 +42,9 @@ class ModelMoves:
         desired: DesiredModels,
         on_regrouped: Callable[[], None],
         times: RecoveryTimes,
-        *,
-        recorded: bool,
+        records: ModelRecords,
     ) -> None:
-        """Create the moves. recorded: True if the state has the clients' loads and unloads."""
+        """Create the moves. records: the clients' loads and unloads, if the state has them."""
         self._owned = owned
         self._membership = membership
         self._repositories = repositories
@@ -54,7 +54,7 @@ class ModelMoves:
         self._desired = desired
         self._on_regrouped = on_regrouped
         self._times = times
-        self._recorded = recorded
+        self._records = records
         self._loading: set[str] = set()
         # Models of lost members that their new owners have not announced yet.
         self._unclaimed: set[str] = set()
@@ -218,7 +218,7 @@ class ModelMoves:
 
         Without records this scheduler knows best how its models were loaded, and keeps them.
         """
-        if not self._recorded:
+        if not self._records.are_kept:
             return
         self._desired.suspend()
         owned = [model.name for model in self._catalogue.models() if self._has(model)]
@@ -227,6 +227,7 @@ class ModelMoves:
         self._note_moves(names)
         for name in names:
             self._desired.add(name, Reason.MOVED)
+            self._records.mark_unread(name)
             self._desired.add(name, Reason.TAKEN_OVER, awaited_as=self.plain_name(name))
 
     def resume(self) -> None:
@@ -237,6 +238,7 @@ class ModelMoves:
         """Ask for a model unless it is in service or has failed; without `found`, search for it."""
         if not self._catalogue.is_known(name):
             awaited_as = self.plain_name(name)
+            self._records.mark_unread(name)
             self._desired.add(name, Reason.TAKEN_OVER, found, awaited_as=awaited_as)
 
     def _note_moves(self, names: Iterable[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from nereid.core.errors import Internal
 from nereid_scheduler.control.state.format.records import DamagedRecord, file_digest
@@ -59,6 +59,8 @@ def parse_model_record(key: str, document: Mapping[str, Any]) -> ModelRecord | N
 class ModelRecords:
     """Reads and writes the records of models. Use it in one event loop."""
 
+    are_kept: ClassVar = True
+
     def __init__(self, recorder: StateRecorder, *, retry_s: float = 1.0) -> None:
         self._recorder = recorder
         self._retry_s = retry_s
@@ -88,6 +90,13 @@ class ModelRecords:
         """Wait until the store can be read; return all records. Other schedulers write them too."""
         waiting = "models that are taken over wait for the state"
         return self.parse(await self._read_patiently(self._recorder.read, waiting))
+
+    def mark_unread(self, name: str) -> None:
+        """Let the next write replace what another scheduler, the model's last owner, has written.
+
+        Loads and unloads by clients do not wait for `read_again`.
+        """
+        self._recorder.mark_unread(model_key(name))
 
     def last_files(self, name: str) -> bool:
         """Return whether the model's last load request brought files."""
@@ -200,12 +209,17 @@ class ModelRecords:
 class NoModelRecords(ModelRecords):
     """The records of a scheduler that keeps no records."""
 
+    are_kept: ClassVar = False
+
     def __init__(self) -> None:
         pass
 
     async def read_again(self) -> dict[str, ModelRecord]:
         """Return no records."""
         return {}
+
+    def mark_unread(self, name: str) -> None:
+        """Do nothing."""
 
     def last_files(self, name: str) -> bool:  # noqa: ARG002 - of ModelRecords
         """Return False."""

@@ -139,6 +139,10 @@ class StateRecorder:
             self.failures += 1
             raise
 
+    def mark_unread(self, key: str) -> None:
+        """Read a record before its next write, since another scheduler may have written it."""
+        self._heads[record_name(key)] = None
+
     def is_pending(self, key: str) -> bool:
         """Return whether a change of this record is not yet written."""
         return key in self._pending

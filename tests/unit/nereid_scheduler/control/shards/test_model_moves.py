@@ -12,10 +12,13 @@ from nereid.core.errors import InvalidArgument
 from nereid_scheduler.control.shards.members.membership import Membership, Peer
 from nereid_scheduler.control.shards.members.ownership import OwnedModels, owner_of
 from nereid_scheduler.control.shards.model_moves import ModelMoves
+from nereid_scheduler.control.state.model_records import NO_MODEL_RECORDS, ModelRecords
+from nereid_scheduler.control.state.recorder import StateRecorder
 from nereid_scheduler.core.models.desired_models import DesiredModels, Reason
 from nereid_scheduler.core.models.found_model import FoundModel
 from nereid_scheduler.core.models.overrides import Override
 from nereid_scheduler.placement.models.catalogue import Catalogue
+from tests.support.scheduler.state_store import MemoryStateStore
 from tests.support.scheduler.world import found, serve
 from tests.support.waiting import until
 
@@ -49,7 +52,10 @@ class World:
     """Scheduler a, of a and b."""
 
     def __init__(
-        self, mode: str = "none", times: RecoveryTimes = QUICK, *, recorded: bool = False
+        self,
+        mode: str = "none",
+        times: RecoveryTimes = QUICK,
+        records: ModelRecords = NO_MODEL_RECORDS,
     ) -> None:
         self.desired = DesiredModels()
         self.catalogue = Catalogue(desired=self.desired)
@@ -70,7 +76,7 @@ class World:
             self.desired,
             self._on_regrouped,
             times,
-            recorded=recorded,
+            records,
         )
         self.state("b")
 
@@ -139,7 +145,7 @@ async def test_in_explicit_mode_only_what_members_had_is_taken_over() -> None:
 
 
 async def test_models_that_a_peer_has_served_are_given_up_and_taken_over_by_their_records() -> None:
-    it = World("explicit", recorded=True)
+    it = World("explicit", records=ModelRecords(StateRecorder(MemoryStateStore())))
     mine, other = MINE[0], OTHERS[0]
     it.serve(mine, other)
     it.moves.suspend()
@@ -159,6 +165,30 @@ async def test_models_that_a_peer_has_served_are_given_up_and_taken_over_by_thei
     assert not it.desired.suspended
     it.moves.resume()
     assert it.due(Reason.TAKEN_OVER) == []
+
+
+@pytest.mark.parametrize("returns", [False, True])
+async def test_a_load_before_the_records_are_read_again_replaces_what_the_last_owner_wrote(
+    *, returns: bool
+) -> None:
+    store, name = MemoryStateStore(), MINE[0]
+    recorder, other = StateRecorder(store), StateRecorder(store)
+    await recorder.read()
+    await other.read()
+    records = ModelRecords(recorder)
+    it = World("explicit", records=records)
+    await ModelRecords(other).record_load(name, None, by_name=True)
+    if returns:
+        it.serve(name)
+        it.moves.suspend()
+    else:
+        it.moves.move_models(frozenset({name}), frozenset())
+    await records.record_load(name, Override('{"max_batch_size": 7}'), by_name=True)
+    assert recorder.failures == 0
+    (record,) = records.parse(await other.read()).values()
+    assert record.config == '{"max_batch_size": 7}'
+    await recorder.close()
+    await other.close()
 
 
 async def test_without_records_a_scheduler_keeps_the_models_that_a_peer_has_served() -> None:

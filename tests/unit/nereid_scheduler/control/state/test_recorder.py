@@ -202,6 +202,23 @@ async def test_who_no_longer_owns_a_model_does_not_write_over_its_owner(
     assert store.document("m") == {"n": 3}
 
 
+async def test_who_takes_a_model_over_replaces_what_its_last_owner_wrote_before_reading_it() -> (
+    None
+):
+    store = MemoryStateStore()
+    recorder, lost = await opened(store), await opened(store)
+    for key in ("loaded", "unloaded"):
+        lost.put(key, {"n": 1})
+        await written(lost, key)
+        recorder.mark_unread(key)
+    recorder.put("loaded", {"n": 2})
+    recorder.delete("unloaded")
+    for key in ("loaded", "unloaded"):
+        await written(recorder, key)
+    assert (store.document("loaded"), store.document("unloaded")) == ({"n": 2}, None)
+    assert recorder.failures == 0
+
+
 async def test_of_settings_that_two_schedulers_change_the_last_counts() -> None:
     store = MemoryStateStore()
     recorder, other = await opened(store), await opened(store)
