@@ -95,7 +95,12 @@ async def test_files_outside_the_models_folder(
     async with world(repository, model_control_mode="explicit") as it:
         executor = await it.executor(described=description())
         text = await refusal(it, "curious")
-        assert f"{field} '{name}' of model 'curious' must stay within the model's directory" in text
+        expected = (
+            f"label file path '{name}' for output 'OUTPUT0' in model 'curious' is outside model"
+            if field == "label_filename"
+            else f"{field} '{name}' of model 'curious' must stay within the model's directory"
+        )
+        assert expected in text
         assert executor.commands.empty()
 
 
