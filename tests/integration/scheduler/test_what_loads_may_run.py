@@ -104,6 +104,16 @@ async def test_files_outside_the_models_folder(
         assert executor.commands.empty()
 
 
+async def test_a_library_that_the_backend_does_not_have(repository: Path) -> None:
+    add_model(repository, "other", 'backend: "onnxruntime" runtime: "model.py"')
+    async with world(repository, model_control_mode="explicit") as it:
+        await it.executor(described=description())
+        assert await refusal(it, "other") == (
+            "load failed for model 'other': version 1 is at UNAVAILABLE state: Invalid argument:"
+            " unable to find Python backend based backend library 'model.py' for model 'other';\n"
+        )
+
+
 async def test_links_in_a_models_folder_are_its_owners(repository: Path) -> None:
     config = CONFIG.replace(
         'output [ { name: "OUTPUT0"', 'output [ { name: "OUTPUT0" label_filename: "labels/l.txt"'
