@@ -23,7 +23,7 @@ def validate_runtime(config: ModelConfig) -> None:
         return
     kind = "backend library"
     if runtime == PYTHON_FILE:
-        # Of Triton's backends that are here, only PyTorch's has one in Python. It refuses it.
+        # PyTorch's backend refuses it with a hint.
         if backend == PYTORCH:
             return
         kind = "Python backend based backend library"
