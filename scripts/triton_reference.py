@@ -51,6 +51,7 @@ _BY_MODEL = "[the model's own files](../model-authors/text-models.md) say it"
 _SAGEMAKER = "the port of [SageMaker](../operators/managed-endpoints.md)"
 _TENSORRT = "a parameter of the accelerator `tensorrt`"
 _CUDA = "a parameter of the accelerator `cuda` as well"
+_BACKEND_CONFIG = "`--backend-config`, as in Triton"
 _MODEL_PY = 'not here, as is `runtime: "model.py"`: the backend `python` serves modules'
 _SHARED_MEMORY = f"{_ACCEPTED}: `--shm-limit-bytes` and `--shm-idle-secs` bound shared memory"
 _INTRODUCTION = """\
@@ -166,7 +167,7 @@ def sections(surface: Mapping[str, object]) -> Iterator[Section]:
         "onnxruntime": {
             "arena_extend_strategy": _CUDA,
             "cudnn_conv_algo_search": _CUDA,
-            "default-max-batch-size": "`--backend-config`, as in Triton",
+            "default-max-batch-size": _BACKEND_CONFIG,
             "do_copy_in_default_stream": _CUDA,
             "gpu_mem_limit": _CUDA,
             "int8_*": _TENSORRT,
@@ -182,10 +183,22 @@ def sections(surface: Mapping[str, object]) -> Iterator[Section]:
             "stub-timeout-seconds": "a parameter of the model as well",
             "thread-pool-size": f"{_ACCEPTED}: a model's own requests take no thread",
         },
+        "openvino": {
+            "ENABLE_BATCH_PADDING": f"{_ACCEPTED}: batches of any size run without padding",
+            "default-max-batch-size": _BACKEND_CONFIG,
+        },
         "pytorch": {
             "INTER_OP_THREAD_COUNT": "for all models of the process, as in Triton",
             "NUM_*": _MODEL_PY,
             "TORCH_COMPILE_OPTIONAL_PARAMETERS": _MODEL_PY,
+        },
+        "tensorrt": {
+            "coalesce-request-input": _ACCEPTED,
+            "enable_multi_device": "refused: an engine runs on one GPU",
+            "execution-policy": _ACCEPTED,
+            "multi_device_*": "no effect, as `enable_multi_device` is refused",
+            "plugins": _BACKEND_CONFIG,
+            "version-compatible": _BACKEND_CONFIG,
         },
     }
     parameters = surface["parameters"]

@@ -2,7 +2,7 @@
 
 These are command-line options, HTTP routes, gRPC methods, metrics, fields of a model's
 configuration, and parameters of backends. The arguments are git repositories: clones of server,
-core, common, onnxruntime_backend, pytorch_backend and python_backend of
+core, common and the backends onnxruntime, openvino, python, pytorch and tensorrt of
 https://github.com/triton-inference-server. scripts/triton_reference.py then demands a line for each
 name.
 
@@ -38,6 +38,7 @@ _OPENAI = "python/openai/openai_frontend"
 _OPENAI_OPTION = re.compile(r'add_argument\(\s*"--([a-z-]+)"')
 _OPENAI_ROUTE = re.compile(r'@router\.\w+\(\s*"(/[^"]+)"')
 _GROUP = re.compile(r"\((\?:)?((?:[^()]|\([^()]*\))*)\)(\?)?")
+_PARAMETER = re.compile(r'(?:GetParameterValue\(\s*\w+, |cmdline\.Find\()"([\w-]+)"')
 _PARAMETERS = {
     "onnxruntime": (
         "src/onnxruntime.cc",
@@ -47,14 +48,19 @@ _PARAMETERS = {
             r'"([\w.-]+)"'
         ),
     ),
+    "openvino": (
+        "src/openvino.cc",
+        re.compile(
+            r"(?:Parse(?:Bool|String)?Parameter\(|ReadParameter\(params,|cmd_json\.Find\()\s*"
+            r'"([\w-]+)"'
+        ),
+    ),
     "pytorch": (
         "src/pt/model_state.cc src/pt2/model_state.cc src/model.py",
         re.compile(r'ParseParameter\(\s*\w+,\s*"(\w+)"|"(NUM_\w+|TORCH_\w+)"'),
     ),
-    "python": (
-        "src/python_be.cc",
-        re.compile(r'(?:GetParameterValue\(\s*\w+, |cmdline\.Find\()"([\w-]+)"'),
-    ),
+    "python": ("src/python_be.cc", _PARAMETER),
+    "tensorrt": ("src/model_state.cc src/tensorrt.cc", _PARAMETER),
 }
 
 

@@ -54,6 +54,7 @@ _DATATYPE: Final = {
 _PROPERTIES: Final = ("PERFORMANCE_HINT", "NUM_STREAMS")
 _EXTENSION: Final = "CPU_EXTENSION_PATH"
 _THREADS: Final = "INFERENCE_NUM_THREADS"
+_COMPILATION_THREADS: Final = "COMPILATION_NUM_THREADS"
 _ERRORS: Final = (RuntimeError, ValueError, TypeError)
 
 
@@ -108,6 +109,9 @@ def _properties(
         properties[_THREADS] = parse_threads(config, parameters, _THREADS)
     elif threads and device == "CPU":
         properties[_THREADS] = threads
+    if _COMPILATION_THREADS in parameters:
+        threads = parse_threads(config, parameters, _COMPILATION_THREADS)
+        properties[_COMPILATION_THREADS] = threads
     if parse_boolean(config, parameters, "HINT_BF16", default=False):
         properties["INFERENCE_PRECISION_HINT"] = "bf16"
     return properties

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final
 from nereid.backends import BackendCapabilities, InstanceSpec, ModelDescription
 from nereid.backends.device_io.cuda_device import open_gpu
 from nereid.backends.model_file import find_model_file
+from nereid.backends.parameters import parameters_of, parse_boolean
 from nereid.backends.shared_models import SharedModels
-from nereid.core.errors import InvalidArgument
+from nereid.core.errors import InvalidArgument, Unimplemented
 from nereid.model_config import check_model_file
 from nereid_tensorrt.engine import Engine
 from nereid_tensorrt.engine_session import make_model
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from nereid.pb import model_config_pb2
 
 DEFAULT_FILENAME: Final = "model.plan"
+_MULTI_DEVICE: Final = "enable_multi_device"
 
 _engines: SharedModels[Engine] = SharedModels()
 
@@ -54,6 +56,11 @@ def describe(config: model_config_pb2.ModelConfig, version_path: Path) -> ModelD
 def load(spec: InstanceSpec) -> DeviceModel:
     """Return a model with new contexts and graphs, on an engine that instances on the GPU share."""
     config = spec.config
+    if parse_boolean(config, parameters_of(config), _MULTI_DEVICE, default=False):
+        raise Unimplemented(
+            f"unable to load model '{config.name}', engines for several GPUs (parameter"
+            f" '{_MULTI_DEVICE}') are not offered"
+        )
     if spec.gpu is None:
         raise InvalidArgument(
             f"unable to load model '{config.name}', TensorRT models run on GPUs only"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from nereid.core.errors import InvalidArgument
+from nereid.core.errors import InvalidArgument, Unimplemented
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,7 +14,13 @@ if TYPE_CHECKING:
 
 
 def validate_file_names(config: ModelConfig) -> None:
-    """Raise InvalidArgument if a file's name leads out of the model's folder."""
+    """Raise NereidError if a file's name leads out of the model's folder."""
+    for output in config.output:
+        if not is_inside(output.label_filename):
+            raise Unimplemented(
+                f"label file path '{output.label_filename}' for output '{output.name}' in model"
+                f" '{config.name}' is outside model directory"
+            )
     for field, name in _file_names(config):
         if not is_inside(name):
             raise InvalidArgument(
@@ -33,8 +39,6 @@ def _file_names(config: ModelConfig) -> Iterator[tuple[str, str]]:
         yield "cc_model_filenames", name
     for name in config.model_operations.op_library_filename:
         yield "op_library_filename", name
-    for output in config.output:
-        yield "label_filename", output.label_filename
     for sample in config.model_warmup:
         for tensor in sample.inputs.values():
             yield "input_data_file", tensor.input_data_file

@@ -24,7 +24,7 @@ from nereid_gateway.extras.shadows.endpoints import ShadowEndpoints
 from nereid_gateway.extras.shadows.reports import CountReports
 from nereid_gateway.extras.shadows.shadows import Shadows
 from nereid_gateway.fronts.grpc.front import GrpcFront
-from nereid_gateway.fronts.http.front import BODY_TOO_LARGE, HttpFront
+from nereid_gateway.fronts.http.front import HttpFront, body_too_large
 from nereid_gateway.guards.policy import restricted_apis
 from nereid_gateway.guards.policy.call_policy import CallPolicy
 from nereid_gateway.guards.policy.grpc_guard import GrpcGuard
@@ -515,7 +515,7 @@ def _infer_chain(
 def _http_limits(settings: GatewaySettings) -> HttpLimits:
     return HttpLimits(
         max_body_bytes=settings.http_max_input_size,
-        body_too_large=BODY_TOO_LARGE,
+        body_too_large=body_too_large,
         max_header_bytes=settings.http_max_header_size,
         max_pipelined=settings.http_max_pipelined,
         header_timeout_s=settings.http_request_timeout_secs,

@@ -52,15 +52,6 @@ _MODELS: Final = {
     "stream": 'backend: "python" model_transaction_policy { decoupled: true }',
 }
 _PROGRESS_S: Final = 120.0
-# Shown where there is a GPU.
-# There is neither a GPU nor a model that generates.
-_DARK: Final = {
-    "GPU utilization",
-    "OpenAI's API: calls",
-    "OpenAI's API: tokens per second",
-    "OpenAI's API: time to first token",
-    "OpenAI's API: time per output token",
-}
 # A second in each: requests are in flight at whatever ends.
 _SLOW: Final = """
 import time
@@ -293,7 +284,7 @@ async def _roll(objects: list[Object], folder: Path, output: Path) -> dict[str, 
         rolled = loop.time()
         for load in loads.values():
             await load.advance()
-        watched = await monitoring.report("cached", _DARK, cluster.fail)
+        watched = await monitoring.report("cached", cluster.fail)
         reports = {protocol: await load.stop() for protocol, load in loads.items()}
         await cluster.each("stop")
         return {

@@ -12,7 +12,8 @@ from urllib.parse import quote
 import pytest
 
 from nereid_gateway.core.routes import ENDPOINTS
-from tests.support.gateway.gateway_http import BODY, INFER, INPUT, At, ask, connect
+from nereid_gateway.plane.decoding.limits import LARGE_BYTES
+from tests.support.gateway.gateway_http import BODY, INFER, INPUT, At, ask, connect, read_response
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site
 
 
@@ -22,9 +23,42 @@ async def test_every_route_has_an_endpoint() -> None:
 
 
 async def test_a_body_beyond_the_limit_is_refused() -> None:
+    more = "of 100000 bytes. Use --http-max-input-size to increase the limit."
+    texts = {
+        None: f"request JSON size of 100001 bytes exceeds the maximum allowed input size {more}",
+        "0": "Raw input has a byte_size (100001 bytes) that exceeds the maximum allowed value "
+        + more,
+        "9": f"request size of 100001 bytes exceeds the maximum allowed input size {more}",
+    }
     async with gateway_site(http_max_input_size=100_000) as site:
-        response = await ask(site, "POST", INFER, bytes(100_001))
-        assert (response.status, b"exceeds the maximum" in response.body) == (400, True)
+        for length, text in texts.items():
+            headers = {} if length is None else {"Inference_Header_Content_Length": length}
+            response = await ask(site, "POST", INFER, bytes(100_001), **headers)
+            assert (response.status, json.loads(response.body)) == (400, {"error": text})
+        reader, writer = await connect(site)
+        head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
+        head += "Inference-Header-Content-Length: 0\r\n\r\n"
+        writer.write(head.encode() + b"%x\r\n%b\r\n" % (100_001, bytes(100_001)))
+        assert json.loads((await read_response(reader))[1]) == {"error": texts["0"]}
+        writer.close()
+
+
+@pytest.mark.parametrize("large", [False, True])
+async def test_inputs_in_json_beyond_the_limit_are_refused(large: bool) -> None:
+    # A decoder process decodes large texts.
+    count = LARGE_BYTES if large else 1000
+    body = json.dumps({"inputs": [{**INPUT, "shape": [count], "data": [0] * count}]}).encode()
+    async with gateway_site(http_max_input_size=len(body)) as site:
+        for _ in range(2):
+            response = await ask(site, "POST", INFER, body)
+            assert (response.status, json.loads(response.body)) == (
+                400,
+                {
+                    "error": f"JSON input '{INPUT['name']}' has a byte_size ({count * 4} bytes)"
+                    f" that exceeds the maximum allowed value of {len(body)} bytes."
+                    " Use --http-max-input-size to increase the limit."
+                },
+            )
 
 
 async def test_an_unknown_coding_is_refused_with_the_known_ones(site: GatewaySite) -> None:

@@ -95,8 +95,23 @@ async def test_files_outside_the_models_folder(
     async with world(repository, model_control_mode="explicit") as it:
         executor = await it.executor(described=description())
         text = await refusal(it, "curious")
-        assert f"{field} '{name}' of model 'curious' must stay within the model's directory" in text
+        expected = (
+            f"label file path '{name}' for output 'OUTPUT0' in model 'curious' is outside model"
+            if field == "label_filename"
+            else f"{field} '{name}' of model 'curious' must stay within the model's directory"
+        )
+        assert expected in text
         assert executor.commands.empty()
+
+
+async def test_a_library_that_the_backend_does_not_have(repository: Path) -> None:
+    add_model(repository, "other", 'backend: "onnxruntime" runtime: "model.py"')
+    async with world(repository, model_control_mode="explicit") as it:
+        await it.executor(described=description())
+        assert await refusal(it, "other") == (
+            "load failed for model 'other': version 1 is at UNAVAILABLE state: Invalid argument:"
+            " unable to find Python backend based backend library 'model.py' for model 'other';\n"
+        )
 
 
 async def test_links_in_a_models_folder_are_its_owners(repository: Path) -> None:

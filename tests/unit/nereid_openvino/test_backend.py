@@ -151,6 +151,15 @@ def test_threads_are_the_instances_share_unless_configured(tmp_path: Path) -> No
     assert threads_of(backend.load(replace(asked, threads=1))) == 2
 
 
+def test_threads_of_compilation_are_openvinos_to_refuse(tmp_path: Path) -> None:
+    """As on Triton: the plugin for CPUs has no such property."""
+    path = save(tmp_path / "1", [-1, 2])
+    with pytest.raises(Internal, match="COMPILATION_NUM_THREADS"):
+        backend.load(spec(path, COMPILATION_NUM_THREADS="2"))
+    with pytest.raises(InvalidArgument, match="COMPILATION_NUM_THREADS"):
+        backend.load(spec(path, COMPILATION_NUM_THREADS="x"))
+
+
 def threads_of(model: backend.OpenVinoModel) -> int:
     compiled = model._request.get_compiled_model()
     return int(compiled.get_property("INFERENCE_NUM_THREADS"))

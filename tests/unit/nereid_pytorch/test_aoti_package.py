@@ -18,7 +18,12 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytorch = pytest.importorskip("nereid_pytorch.backend")
 load_package = pytest.importorskip("nereid_pytorch.aoti_package").load_package
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler")
+pytestmark = [
+    pytest.mark.skipif(shutil.which("g++") is None, reason="there is no C++ compiler"),
+    # PyTorch's compiler uses what PyTorch deprecates.
+    pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:`isinstance.treespec:FutureWarning"),
+]
 
 INPUTS = ("ARGS[0]", "ARGS[1][b]", "KWARGS[scale]")
 RESULTS = ("RESULT[sums][1]", "RESULT[difference]", "RESULT[sums][0]")

@@ -10,7 +10,7 @@ import pytest
 
 from nereid.backends import InstanceSpec
 from nereid.backends.device_io.cuda_device import CudaDevice
-from nereid.core.errors import InvalidArgument, Unavailable
+from nereid.core.errors import InvalidArgument, Unavailable, Unimplemented
 from tests.support.executor.instances import instance
 
 trt = pytest.importorskip("tensorrt", reason="TensorRT is not installed")
@@ -82,6 +82,13 @@ def test_batches_of_all_sizes(path: Path, text: str) -> None:
 def test_more_rows_than_the_profiles_allow_are_refused(path: Path) -> None:
     with pytest.raises(InvalidArgument, match="for 'm_0_0', model maximum is 8"):
         tensorrt.load(spec(path, "max_batch_size: 9"))
+
+
+def test_engines_for_several_gpus_are_refused(path: Path) -> None:
+    one = spec(path, "max_batch_size: 8")
+    one.config.parameters["enable_multi_device"].string_value = "true"
+    with pytest.raises(Unimplemented, match="enable_multi_device"):
+        tensorrt.load(one)
 
 
 def test_the_engine_completes_the_configuration(path: Path) -> None:

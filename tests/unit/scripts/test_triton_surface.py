@@ -30,6 +30,10 @@ FILES = {
     "src/onnxruntime.cc": 'params.Find("arena", &v); if (param_key == "trt_x") {}'
     'cmdline.Find("batch-size", &v);',
     "src/python_be.cc": 'cmdline.Find("pool-size", &v)',
+    "src/openvino.cc": 'ReadParameter(params, "PATH", &v); ParseBoolParameter(\n  "PAD", params);'
+    'ParseParameter("HINT", params); cmd_json.Find("max-batch", &v)',
+    "src/model_state.cc": 'GetParameterValue(\n  params, "strategy", &v)',
+    "src/tensorrt.cc": 'cmdline.Find("plugins", &v)',
     "src/pt/model_state.cc": 'ParseParameter(params, "MODE", &v)',
     "src/pt2/model_state.cc": 'ParseParameter(\n  parameters, "CUDNN", &v)',
     "src/model.py": 'settings = ["NUM_THREADS"]; if setting in config["parameters"]:',
@@ -75,7 +79,9 @@ def test_names_are_read_from_a_repositorys_newest_commit(tmp_path: Path) -> None
         ],
         "parameters": {
             "onnxruntime": ["arena", "batch-size", "trt_x"],
+            "openvino": ["HINT", "PAD", "PATH", "max-batch"],
             "python": ["pool-size"],
             "pytorch": ["CUDNN", "MODE", "NUM_THREADS"],
+            "tensorrt": ["plugins", "strategy"],
         },
     }

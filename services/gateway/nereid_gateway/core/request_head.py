@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from nereid.bounded_cache import BoundedCache
 from nereid.core.errors import InvalidArgument
 from nereid.core.tensors.datatypes import BYTES
-from nereid.core.tensors.shapes import MAX_RANK, bounded_count
+from nereid.core.tensors.shapes import MANY_ELEMENTS, MAX_RANK, bounded_count
 from nereid.core.wire.messages import CLASSIFICATION
 from nereid.pb import kserve_pb2
 from nereid_gateway.core.tensors.string_elements import StringInput
@@ -115,7 +115,10 @@ def build(
             ) from error
         names.append(name)
         if datatype == BYTES and all(size >= 0 for size in shape):
-            strings.append(StringInput(index, name, model, bounded_count(shape)))
+            count = bounded_count(shape)
+            # The scheduler refuses shapes that 64 bits do not count.
+            if count < MANY_ELEMENTS:
+                strings.append(StringInput(index, name, model, count))
     for name in outputs:
         output = message.outputs.add(name=name)
         if classes.get(name):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from nereid_gateway.server.limits import RequestRejected
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from nereid_gateway.server.call import BodyBuffer, HttpCall
     from nereid_gateway.server.limits import HttpLimits
@@ -26,6 +26,7 @@ class RequestBody:
         "_chunks",
         "_content",
         "_first",
+        "_headers",
         "_limits",
         "_size_bytes",
         "_wire_bytes",
@@ -34,6 +35,7 @@ class RequestBody:
 
     def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
+        self._headers: Mapping[bytes, bytes] = {}
         # A body that arrives in one piece is not copied.
         self._first = b""
         self._content: io.BytesIO | None = None
@@ -54,8 +56,9 @@ class RequestBody:
 
     def begin(self, call: HttpCall, allocate_body: AllocateBody | None) -> None:
         """Begin the body of a call whose headers are complete."""
-        size_bytes = int(call.headers.get(b"content-length", 0))
-        self._limits.check_body(size_bytes)
+        headers = self._headers = call.headers
+        size_bytes = int(headers.get(b"content-length", 0))
+        self._limits.check_body(headers, size_bytes)
         self._announced_bytes = size_bytes
         if size_bytes and allocate_body is not None:
             self.buffer = allocate_body(call, size_bytes)
@@ -81,7 +84,7 @@ class RequestBody:
         """Add a piece of the content."""
         begin = self._size_bytes
         end = self._size_bytes = begin + len(piece)
-        self._limits.check_body(end)
+        self._limits.check_body(self._headers, end)
         if self.buffer is not None:
             self.buffer.view[begin:end] = piece
         elif not begin:

@@ -42,6 +42,7 @@ class ContentCoder:
     def __init__(self, max_bytes: int, max_ratio: float | None, queue: ZlibQueue) -> None:
         self._limits = InflationLimits(max_bytes=max_bytes, max_ratio=max_ratio)
         self._queue = queue
+        self.max_bytes = max_bytes
 
     async def decompress(
         self, body: bytes, encoding: bytes, peer: str, hold: Callable[[int], None]
@@ -91,12 +92,11 @@ class ContentCoder:
         return deflation.content()
 
     def _too_large(self, inflation: Inflation) -> str:
-        limit_bytes = self._limits.max_bytes
-        if inflation.inflated_bytes <= limit_bytes:
+        if inflation.inflated_bytes <= self.max_bytes:
             return "decompressed request is too large for its compressed size"
         return (
-            f"Decompressed data size exceeds the maximum allowed value of {limit_bytes} bytes. Use"
-            " --http-max-input-size to increase the limit."
+            f"Decompressed data size exceeds the maximum allowed value of {self.max_bytes} bytes."
+            " Use --http-max-input-size to increase the limit."
         )
 
 

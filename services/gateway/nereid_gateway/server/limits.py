@@ -5,9 +5,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from nereid.rpc.net.limits.stall_detection import NO_UPLOAD_LIMITS, UploadLimits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 # Bytes of a chunk's size line and both line ends, with the number of digits that clients usually
 # write.
@@ -25,6 +28,10 @@ class RequestRejected(Exception):
         self.status = status
         self.message = message
         self.extra = extra
+
+
+def _body_too_large(_: Mapping[bytes, bytes], size: int, limit: int) -> str:
+    return f"request body of {size} bytes exceeds the limit of {limit} bytes"
 
 
 @dataclass(frozen=True)
@@ -58,17 +65,17 @@ class HttpLimits:
     probe_interval_s: float = 1.0
     # Time between checks of all connections for the timeouts above.
     sweep_interval_s: float = 1.0
-    # The text is formatted with `size` and `limit`, both in bytes.
-    body_too_large: str = "request body of {size} bytes exceeds the limit of {limit} bytes"
+    # Returns a text from the headers of a request, the size of its body, and the limit.
+    body_too_large: Callable[[Mapping[bytes, bytes], int, int], str] = _body_too_large
 
     def silence_s(self, *, in_headers: bool) -> float:
         """Return how long a client may pause within a request."""
         return self.header_timeout_s if in_headers else self.body_timeout_s
 
-    def check_body(self, size: int) -> None:
+    def check_body(self, headers: Mapping[bytes, bytes], size: int) -> None:
         """Reject a body that is too large."""
         if size > self.max_body_bytes:
-            message = self.body_too_large.format(size=size, limit=self.max_body_bytes)
+            message = self.body_too_large(headers, size, self.max_body_bytes)
             raise RequestRejected(CONTENT_TOO_LARGE, message)
 
     def check_framing(self, size: int, chunks: int) -> None:

@@ -33,8 +33,12 @@ KNOWN_PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
         "output_sets",
     ),
     "openvino": (
+        "COMPILATION_NUM_THREADS",
+        "CPU_EXTENSION_PATH",
         "HINT_BF16",
         "INFERENCE_NUM_THREADS",
+        "NUM_STREAMS",
+        "PERFORMANCE_HINT",
         "RESHAPE_IO_LAYERS",
         "SKIP_OV_DYNAMIC_BATCHSIZE",
         "TARGET_DEVICE",
@@ -59,7 +63,22 @@ KNOWN_PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
         "INTER_OP_THREAD_COUNT",
         "INTRA_OP_THREAD_COUNT",
     ),
-    "tensorrt": ("execution_context_allocation_strategy",),
+    "tensorrt": ("enable_multi_device", "execution_context_allocation_strategy"),
+}
+_ONE_GPU: Final = "an engine runs on one GPU"
+_PYTHON_SOURCE: Final = "it is for Python source, which the backend 'python' serves"
+# Parameters that Triton's backends read and these do not, and why.
+UNREAD_PARAMETERS: Final[Mapping[str, Mapping[str, str]]] = {
+    "openvino": {"ENABLE_BATCH_PADDING": "batches of any size run without padding"},
+    "pytorch": {
+        "NUM_INTEROP_THREADS": _PYTHON_SOURCE,
+        "NUM_THREADS": _PYTHON_SOURCE,
+        "TORCH_COMPILE_OPTIONAL_PARAMETERS": _PYTHON_SOURCE,
+    },
+    "tensorrt": {
+        "multi_device_gpus": _ONE_GPU,
+        "multi_device_per_rank_engines": _ONE_GPU,
+    },
 }
 # This is high, because a model's own parameters may resemble known ones. "traffik" is just above.
 _SIMILARITY: Final = 0.85
@@ -68,7 +87,9 @@ _PREFIXES: Final = {prefix.rstrip("."): prefix for prefix in (CONDITION, DEFAULT
 
 def misspelled(config: model_config_pb2.ModelConfig) -> Iterator[tuple[str, str]]:
     """Yield each parameter whose name nearly equals a known name, together with the known name."""
-    known = (*_OF_ALL, *KNOWN_PARAMETERS.get(config.backend, ()))
+    backend = config.backend
+    unread = UNREAD_PARAMETERS.get(backend, {})
+    known = (*_OF_ALL, *KNOWN_PARAMETERS.get(backend, ()), *unread)
     by_plain = {_plain(name): name for name in known}
     for name in sorted(config.parameters):
         if name in known:
@@ -84,11 +105,14 @@ def misspelled(config: model_config_pb2.ModelConfig) -> Iterator[tuple[str, str]
 
 
 def unused_parameters(config: model_config_pb2.ModelConfig) -> Iterator[tuple[str, str]]:
-    """Yield each parameter that looks like a default or a condition and is none, and the reason.
+    """Yield each parameter that only Triton's backend reads, and the reason.
 
-    Loads refuse those of ensembles. The code of a Python model may read such a parameter itself, if
-    its name is not nearly that of an input.
+    So are parameters that look like a default or a condition and are none. Loads refuse those of
+    ensembles. The code of a Python model may read such a parameter itself, if its name is not
+    nearly that of an input.
     """
+    unread = UNREAD_PARAMETERS.get(config.backend, {})
+    yield from ((name, unread[name]) for name in sorted(unread) if name in config.parameters)
     if config.HasField("ensemble_scheduling"):
         return
     optional = {tensor.name for tensor in config.input if tensor.optional}

@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 
 from nereid.pb.model_config_pb2 import ModelConfig
-from nereid_mesh.check.parameters import KNOWN_PARAMETERS, misspelled, unused_parameters
+from nereid_mesh.check.parameters import (
+    KNOWN_PARAMETERS,
+    UNREAD_PARAMETERS,
+    misspelled,
+    unused_parameters,
+)
 
 _SOURCES = {
     "onnxruntime": "nereid_executor.backends.onnx",
@@ -72,6 +77,16 @@ def test_defaults_need_an_optional_input_and_conditions_an_ensemble(
     assert ("default.scale", "did you mean 'default.scales'?") in [*unused_parameters(model)]
     model.ensemble_scheduling.SetInParent()
     assert not [*unused_parameters(model)]
+
+
+@pytest.mark.parametrize("backend", sorted(UNREAD_PARAMETERS))
+def test_parameters_that_only_tritons_backends_read(backend: str) -> None:
+    unread = UNREAD_PARAMETERS[backend]
+    model = parameters(backend, *unread)
+    assert dict(unused_parameters(model)) == unread
+    assert [*misspelled(model)] == []
+    assert not unread.keys() & {*KNOWN_PARAMETERS[backend]}
+    assert [*unused_parameters(parameters("onnxruntime", *unread))] == []
 
 
 @pytest.mark.parametrize("backend", sorted(KNOWN_PARAMETERS))

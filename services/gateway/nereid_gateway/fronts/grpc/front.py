@@ -197,6 +197,7 @@ class GrpcFront:
         trailers: Trailers = ()
         if timed is not None:
             trailers = ((SERVER_TIMING, server_timing(timed)),)
+        response = infer_codec.checked_size(response, request_id)
         error_status = response.error
         if error_status is not None:
             self._fail(call, error_status, trailers)

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from nereid.bounded_cache import BoundedCache
 from nereid.core import correlation_ids
 from nereid.core.errors import Internal, InvalidArgument, NereidError
-from nereid.core.wire.messages import Parameter, error_status_of
+from nereid.core.wire.messages import ErrorStatus, InferResponse, Parameter, error_status_of
 from nereid.core.wire.varint import encode_varint
 from nereid.pb import kserve_pb2
 from nereid_gateway.core import request_head
@@ -32,7 +32,6 @@ from nereid_gateway.plane.request_decoding import InferMessage
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nereid.core.wire.messages import InferResponse
     from nereid.shm.segments import Lease
     from nereid_gateway.core.tensors.jobs import RunJob
     from nereid_gateway.core.tensors.string_elements import StringInput
@@ -372,9 +371,25 @@ def _classes(message: Message) -> dict[str, int]:
     return classes
 
 
+_MAX_MESSAGE_BYTES: Final = (1 << 31) - 1
 _ID_TAG: Final = b"\x1a"
 _RAW_TAG: Final = b"\x32"
 _SHORT: Final = [_RAW_TAG + encode_varint(size) for size in range(16384)]
+
+
+def checked_size(response: InferResponse, request_id: str) -> InferResponse:
+    """Return a response, or an error in its place if it is too large for a gRPC message.
+
+    Only tensors in a segment can be: frames between services have the same limit.
+    """
+    if not response.segment_name:
+        return response
+    size = sum(map(len, parts_of(response, request_id)))
+    if size <= _MAX_MESSAGE_BYTES:
+        return response
+    text = f"Response has byte size {size} which exceeds gRPC's byte size limit"
+    error_status = ErrorStatus(InvalidArgument.code, f"{text} {_MAX_MESSAGE_BYTES}.")
+    return InferResponse(response.id, error=error_status, more=response.more)
 
 
 def encode(response: InferResponse, request_id: str) -> bytes:

@@ -18,7 +18,7 @@ from nereid.rpc.net.limits.budget import OverBudgetError
 from nereid_gateway.core import trace_context
 from nereid_gateway.core.request_record import RequestRecord
 from nereid_gateway.core.response_timings import HEADER, server_timing
-from nereid_gateway.fronts.grpc.infer_codec import GrpcMessage
+from nereid_gateway.fronts.grpc.infer_codec import GrpcMessage, checked_size
 from nereid_gateway.fronts.grpc.stream_responses import (
     PendingReply,
     ReplyOrder,
@@ -121,6 +121,7 @@ class _StreamRequest(PendingReply):
         timings = ""
         if self.timed is not None and not response.more:
             timings = server_timing(self.timed)
+        response = checked_size(response, request.request_id)
         error_status = response.error
         if error_status is not None or response.head:
             stream.statuses[0 if error_status is None else error_status.code] += 1

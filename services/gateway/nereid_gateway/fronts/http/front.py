@@ -17,7 +17,7 @@ from nereid_gateway.fronts.http.endpoints.shared_memory import SharedMemoryEndpo
 from nereid_gateway.fronts.http.endpoints.timeline import TimelineEndpoint
 from nereid_gateway.fronts.http.endpoints.trace_and_log import TraceAndLogEndpoints
 from nereid_gateway.fronts.http.endpoints.traffic import TrafficEndpoints
-from nereid_gateway.fronts.http.inference.infer import InferEndpoint
+from nereid_gateway.fronts.http.inference.infer import HEADER_LENGTH, InferEndpoint
 from nereid_gateway.fronts.http.inference.infer_response import InferResponseEncoder
 from nereid_gateway.fronts.http.submission import InferSubmission
 from nereid_gateway.plane.control.load_reports import LoadReports
@@ -26,7 +26,7 @@ from nereid_gateway.server.call import JSON, TEXT, HttpCall
 from nereid_gateway.server.call_tasks import CallTasks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine
+    from collections.abc import Callable, Collection, Coroutine, Mapping
 
     from nereid_gateway.fronts.http.inference.request_template import RequestTemplate
     from nereid_gateway.plane.control.control_queue import ControlQueue
@@ -38,11 +38,18 @@ if TYPE_CHECKING:
     # A handler responds at once, or returns a coroutine to run as a task.
     Handler = Callable[[HttpCall, Route], Coroutine[Any, Any, None] | None]
 
-# Triton's text for a body that is too large (HttpLimits.body_too_large).
-BODY_TOO_LARGE: Final = (
-    "request JSON size of {size} bytes exceeds the maximum allowed input size of {limit} bytes."
-    " Use --http-max-input-size to increase the limit."
-)
+_SIZES: Final = {
+    None: "request JSON size of {size} bytes exceeds the maximum allowed input size",
+    b"0": "Raw input has a byte_size ({size} bytes) that exceeds the maximum allowed value",
+}
+# Triton does not limit binary tensors.
+_SIZE: Final = "request size of {size} bytes exceeds the maximum allowed input size"
+
+
+def body_too_large(headers: Mapping[bytes, bytes], size: int, limit: int) -> str:
+    """Return Triton's text for a body that is too large."""
+    text = _SIZES.get(headers.get(HEADER_LENGTH), _SIZE).format(size=size)
+    return f"{text} of {limit} bytes. Use --http-max-input-size to increase the limit."
 
 
 class HttpFront:
@@ -72,7 +79,7 @@ class HttpFront:
         self._probes = data_plane.probe_queue
         groups: tuple[object, ...] = (
             infer,
-            GenerateEndpoint(submission, encoder, loads, self._tasks),
+            GenerateEndpoint(submission, encoder, loads, self._tasks, coder.max_bytes),
             HealthEndpoints(data_plane),
             MetadataEndpoints(data_plane),
             RepositoryEndpoints(control, data_plane),

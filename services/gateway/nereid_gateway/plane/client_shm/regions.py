@@ -33,6 +33,8 @@ DISABLED_MESSAGE: Final = (
 )
 SYSTEM: Final = "system"
 CUDA: Final = "cuda"
+# Triton's Python models have their memory in such objects.
+_RESERVED: Final = "triton_python_backend_shm_region_"
 _KIND_NAMES: Final = {SYSTEM: "system", CUDA: "CUDA"}
 # Each region holds a file descriptor, and the connections need descriptors too.
 MAX_REGIONS: Final = 4096
@@ -75,6 +77,22 @@ class Registration:
     offset: int = 0
     device_id: int = 0
     handle: bytes = field(default=b"", repr=False)
+
+    def check_key(self) -> None:
+        """Raise InvalidArgument if the key of system memory is reserved or only slashes."""
+        if self.kind != SYSTEM:
+            return
+        region, key = self.name, self.key
+        name = key.lstrip("/")
+        if not name:
+            raise InvalidArgument(
+                f"cannot register shared memory region '{region}' - invalid shm key '{key}'"
+            )
+        if name.startswith(_RESERVED):
+            raise InvalidArgument(
+                f"cannot register shared memory region '{region}' with key '{key}' as the key"
+                f" contains the reserved prefix '{_RESERVED}'"
+            )
 
 
 class Region:
@@ -181,9 +199,11 @@ class Regions:
     def register(self, registration: Registration, open_memory: Callable[[], Memory]) -> None:
         """Add a region. open_memory is called only if the region can be added.
 
-        Raises AlreadyExists (same name), Unavailable (too many) or Unimplemented (not allowed).
+        Raises AlreadyExists (same name), InvalidArgument (key), Unavailable (too many) or
+        Unimplemented (not allowed).
         """
         self.check_allowed()
+        registration.check_key()
         if registration.name in self._regions:
             raise AlreadyExists(f"shared memory region '{registration.name}' already in manager")
         if len(self._regions) >= self._max_regions:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 _FOLDER: Final = "/dev/shm/"  # noqa: S108 - not temporary: where POSIX shared memory is
 _MAX_NAME_BYTES: Final = 255
-# Triton's Python models have their memory in such objects.
-_RESERVED: Final = "triton_python_backend_shm_region_"
 # O_NONBLOCK: opening a FIFO or a device must not block.
 _FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CLOSED: Final = -1
@@ -86,10 +84,9 @@ class SystemMemory:
 def open_system(registration: Registration) -> SystemMemory:
     """Open the object that a client registers.
 
-    Raises Internal if it cannot be opened. Raises InvalidArgument if the key is reserved or only
-    slashes, or the range is empty, unaligned or not inside the object.
+    Raises Internal if it cannot be opened. Raises InvalidArgument if the range is empty, unaligned
+    or not inside the object.
     """
-    _check_key(registration)
     with contextlib.ExitStack() as on_failure:
         descriptor = _open(registration.key)
         on_failure.callback(os.close, descriptor)
@@ -122,20 +119,6 @@ def reopen_system(registration: Registration, source: Source) -> SystemMemory:
         os.close(reopened)
         raise OSError(errno.ESTALE, f"'{registration.key}' is another object by now")
     return SystemMemory(reopened, registration.offset)
-
-
-def _check_key(registration: Registration) -> None:
-    region, key = registration.name, registration.key
-    name = key.lstrip("/")
-    if not name:
-        raise InvalidArgument(
-            f"cannot register shared memory region '{region}' - invalid shm key '{key}'"
-        )
-    if name.startswith(_RESERVED):
-        raise InvalidArgument(
-            f"cannot register shared memory region '{region}' with key '{key}' as the key contains"
-            f" the reserved prefix '{_RESERVED}'"
-        )
 
 
 def _identity(descriptor: int) -> list[int]:

@@ -13,6 +13,7 @@ from nereid.core.known_backends import ENSEMBLE_PLATFORM
 from nereid.core.tensors.classification import read_labels
 from nereid.model_config import freeze_config
 from nereid.model_config.validation.file_names import validate_file_names
+from nereid.model_config.validation.runtimes import validate_runtime
 from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid_scheduler.core.measurements.latencies import MetricsConfig
@@ -87,10 +88,11 @@ class LoadRules:
         return self.timeline.events.record
 
     def check_draft(self, draft: model_config_pb2.ModelConfig) -> None:
-        """Raise InvalidArgument if the backend is forbidden, or a file belongs to another model."""
+        """Raise NereidError if the backend, its library or the name of a file is refused."""
         validate_file_names(draft)
         if not is_ensemble(draft):
             self.backends.require(draft.backend, draft.name)
+            validate_runtime(draft)
 
     def create_runtime(
         self,

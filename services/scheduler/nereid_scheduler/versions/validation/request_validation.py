@@ -327,9 +327,9 @@ class _HeadReader:
         full = (batch_size, *dims) if batched and batch_size else dims
         width = datatypes.SIZE_BYTES.get(spec.datatype, 1)
         if datatypes.element_count([dim for dim in full if dim]) * width > _MAX_TENSOR_BYTES:
+            counted = "element count" if spec.datatype == datatypes.BYTES else "byte size"
             raise InvalidArgument(
-                f"{prefix}input '{tensor.name}' for model '{self._name}' is too large: "
-                f"{format_shape(tensor.shape)}"
+                f"{counted} for tensor '{tensor.name}' exceeds maximum size of {_MAX_TENSOR_BYTES}"
             )
         return dims, datatypes.byte_size(spec.datatype, full)
 

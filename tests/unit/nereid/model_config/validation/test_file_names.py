@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nereid.core.errors import InvalidArgument
+from nereid.core.errors import InvalidArgument, Unimplemented
 from nereid.model_config import parse_config
 from nereid.model_config.validation.file_names import is_inside, validate_file_names
 
@@ -25,7 +25,6 @@ def test_names_that_lead_elsewhere(name: str) -> None:
         ("default_model_filename", 'default_model_filename: "{}"'),
         ("cc_model_filenames", 'cc_model_filenames {{ key: "7.5" value: "{}" }}'),
         ("op_library_filename", 'model_operations {{ op_library_filename: "{}" }}'),
-        ("label_filename", 'output {{ name: "y" label_filename: "{}" }}'),
         (
             "input_data_file",
             'model_warmup {{ name: "w" inputs {{ key: "x" value {{ input_data_file: "{}" }} }} }}',
@@ -42,4 +41,15 @@ def test_every_name_is_checked(field: str, text: str) -> None:
         validate_file_names(parse_config(text.format("../there.bin"), model_name="m"))
     assert caught.value.message == (
         f"{field} '../there.bin' of model '' must stay within the model's directory"
+    )
+
+
+def test_label_files_are_refused_as_by_triton() -> None:
+    text = 'output {{ name: "x" }} output {{ name: "y" label_filename: "{}" }}'
+    validate_file_names(parse_config(text.format("here.txt"), model_name="m"))
+    config = parse_config('name: "m" ' + text.format("../there.txt"), model_name="m")
+    with pytest.raises(Unimplemented) as caught:
+        validate_file_names(config)
+    assert caught.value.message == (
+        "label file path '../there.txt' for output 'y' in model 'm' is outside model directory"
     )

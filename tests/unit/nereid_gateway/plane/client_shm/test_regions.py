@@ -38,6 +38,9 @@ class Bytes:
         self.closed = True
 
 
+RESERVED = "triton_python_backend_shm_region_"
+
+
 def system(name: str, key: str = "", size_bytes: int = 8) -> Registration:
     return Registration(SYSTEM, name, size_bytes, key or name, 0)
 
@@ -82,6 +85,26 @@ def test_what_cannot_be_registered() -> None:
         with pytest.raises(NereidError) as caught:
             regions.register(registration, lambda: pytest.fail("opened"))
         assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("", " - invalid shm key ''"),
+        ("//", " - invalid shm key '//'"),
+        (
+            f"/{RESERVED}1",
+            f" with key '/{RESERVED}1' as the key contains the reserved prefix '{RESERVED}'",
+        ),
+    ],
+)
+def test_reserved_and_empty_keys_are_refused(key: str, text: str) -> None:
+    regions, _ = filled("r")
+    # As on Triton, the key is checked before the name.
+    with pytest.raises(NereidError) as caught:
+        regions.register(Registration(SYSTEM, "r", 8, key), lambda: pytest.fail("opened"))
+    assert caught.value.code == 3
+    assert str(caught.value) == f"cannot register shared memory region 'r'{text}"
 
 
 def test_the_table_is_bounded() -> None:

@@ -13,7 +13,6 @@ from nereid_gateway.plane.client_shm.system import SystemMemory, open_system
 from tests.support.peers.shared_memory import Objects, open_files, shared_memory_objects
 
 PAGE = mmap.PAGESIZE
-RESERVED = "triton_python_backend_shm_region_"
 
 
 @pytest.fixture
@@ -73,24 +72,6 @@ def test_a_key_is_a_name_not_a_path(objects: Objects, key: str) -> None:
     name = objects.make(bytes(64))[1:]
     asked = key.replace("{}", name)
     assert refused(asked) == 13
-
-
-@pytest.mark.parametrize(
-    ("key", "text"),
-    [
-        ("", " - invalid shm key ''"),
-        ("//", " - invalid shm key '//'"),
-        (
-            f"/{RESERVED}1",
-            f" with key '/{RESERVED}1' as the key contains the reserved prefix '{RESERVED}'",
-        ),
-    ],
-)
-def test_reserved_and_empty_keys_are_refused(key: str, text: str) -> None:
-    with pytest.raises(NereidError) as caught:
-        opened(key)
-    assert caught.value.code == 3
-    assert str(caught.value) == f"cannot register shared memory region 'r'{text}"
 
 
 def test_a_key_does_not_lead_to_a_file_elsewhere(tmp_path: Path) -> None:

@@ -40,13 +40,16 @@ class GenerateEndpoint:
         encoder: InferResponseEncoder,
         loads: LoadReports,
         tasks: CallTasks,
+        max_bytes: int,
     ) -> None:
+        """max_bytes: limit of the inputs of a request."""
         self._data_plane = submission.data_plane
         self._control = submission.data_plane.control
         self._submit_request = submission.submit_request
         self._encoder = encoder
         self._loads = loads
         self._tasks = tasks
+        self._max_bytes = max_bytes
 
     async def handle(self, call: HttpCall, route: Route) -> None:
         """Respond with a single document."""
@@ -78,6 +81,7 @@ class GenerateEndpoint:
             route.model,
             route.version,
             metadata.SerializeToString(),
+            self._max_bytes,
         )
         request.payloads = list(payloads)
         await self._data_plane.tensors.stage_in_thread(request)

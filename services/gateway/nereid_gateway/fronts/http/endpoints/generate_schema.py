@@ -37,18 +37,23 @@ _PARAMETERS: Final = "parameters"
 
 
 def decode_request(
-    body: bytes, model: str, version: str, metadata: kserve_pb2.ModelMetadataResponse
+    body: bytes,
+    model: str,
+    version: str,
+    metadata: kserve_pb2.ModelMetadataResponse,
+    max_bytes: int = tensor_data.MAX_COUNT,
 ) -> ClientRequest:
     """Return the request that a body describes.
 
-    Raises NereidError if the body is not a JSON object or does not fit the model's inputs.
+    Raises NereidError if the body is not a JSON object or does not fit the model's inputs, or the
+    inputs have more than max_bytes.
     """
     document = parser.parse_members(body, _PARAMETERS)
     if not isinstance(document, dict):
         raise Internal("attempt to get members for non-object")
     request_id = parser.as_string(document["id"], "id") if "id" in document else ""
     request_head.check_count("parameters", len(document), model)
-    reader = _DocumentReader(metadata, request_id, model)
+    reader = _DocumentReader(metadata, request_id, model, max_bytes)
     for key in _names(document):
         if key == _PARAMETERS:
             reader.read_parameters(document[key])
@@ -63,11 +68,11 @@ def decode_request(
 
 
 def decode_job(
-    bodies: Sequence[bytes], model: str, version: str, metadata: bytes
+    bodies: Sequence[bytes], model: str, version: str, metadata: bytes, max_bytes: int
 ) -> tuple[ClientRequest, Sequence[Any]]:
     """Return the request in a body, and its payloads. This job runs in a decoder process."""
     described = kserve_pb2.ModelMetadataResponse.FromString(metadata)
-    request = decode_request(bodies[0], model, version, described)
+    request = decode_request(bodies[0], model, version, described, max_bytes)
     payloads, request.payloads = request.payloads, []
     return request, payloads
 
@@ -88,13 +93,19 @@ def _names(members: dict[str, Any]) -> Iterable[str]:
 
 class _DocumentReader:
     def __init__(
-        self, metadata: kserve_pb2.ModelMetadataResponse, request_id: str, model: str
+        self,
+        metadata: kserve_pb2.ModelMetadataResponse,
+        request_id: str,
+        model: str,
+        max_bytes: int,
     ) -> None:
         self._inputs_by_name: dict[str, TensorMetadata] = {
             tensor.name: tensor for tensor in metadata.inputs
         }
         self._request_id = request_id
         self._model = model
+        self._max_bytes = max_bytes
+        self._input_bytes = 0
         self.inputs: list[HeadInput] = []
         self.payloads: list[Any] = []
         self.parameters: dict[str, Parameter] = {}
@@ -127,11 +138,22 @@ class _DocumentReader:
         data = value if type(value) is list else [value]
         shape = _fit_shape(name, tensor.shape, len(data))
         payload = tensor_data.to_raw(data, name, datatype, shape)
+        self._count_bytes(name, len(payload))
         if any(known.name == name for known in self.inputs):
             prefix = string_elements.prefix(self._request_id)
             raise InvalidArgument(f"{prefix}input '{name}' already exists in request")
         self.inputs.append(HeadInput(name, datatype, shape))
         self.payloads.append(payload)
+
+    def _count_bytes(self, name: str, size_bytes: int) -> None:
+        """Count an input's bytes. Raise InvalidArgument if all inputs together are too large."""
+        if self._input_bytes + size_bytes > self._max_bytes:
+            raise InvalidArgument(
+                f"request size of {self._input_bytes} bytes with input '{name}' of size"
+                f" {size_bytes} bytes exceeds the maximum allowed input size of {self._max_bytes}."
+                " Use --http-max-input-size to increase the limit."
+            )
+        self._input_bytes += size_bytes
 
 
 def _fit_shape(name: str, shape: Any, count: int) -> list[int]:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 _COMPRESS_BYTES: Final = 16384
 # Larger decompressed bodies are moved to shared memory in a thread.
 _COPY_BYTES: Final = 1 << 20
-_HEADER_LENGTH: Final = b"inference-header-content-length"
+HEADER_LENGTH: Final = b"inference-header-content-length"
 # A full cache is cleared.
 _MAX_DECODERS: Final = 1024
 _MAX_TARGET_BYTES: Final = 1024
@@ -89,7 +89,7 @@ class InferEndpoint:
         is_infer = call.target.partition(b"?")[0].endswith(b"/infer")
         if not is_infer or b"content-encoding" in call.headers:
             return None
-        length_header = call.headers.get(_HEADER_LENGTH)
+        length_header = call.headers.get(HEADER_LENGTH)
         if length_header is None:
             # Without a buffer, the pieces of a large JSON body would be joined all at once.
             return self._data_plane.tensors.message_buffer(size_bytes)
@@ -105,7 +105,11 @@ class InferEndpoint:
     def handle(self, call: HttpCall, route: Route) -> None:
         """Serve the first call of a target. For further calls, the front finds the decoder."""
         decoder = InferRequestDecoder(
-            route.model, route.version, self._headers, self._data_plane.regions
+            route.model,
+            route.version,
+            self._headers,
+            self._data_plane.regions,
+            self._coder.max_bytes,
         )
         self.decoders_by_target.remember(call.target, decoder)
         self.infer(call, decoder)
@@ -169,7 +173,7 @@ class InferEndpoint:
         encoding = call.headers.pop(b"content-encoding")
         body = await self._coder.decompress(call.body, encoding, call.peer, call.hold)
         call.body = body
-        if len(body) > _COPY_BYTES and _HEADER_LENGTH in call.headers:
+        if len(body) > _COPY_BYTES and HEADER_LENGTH in call.headers:
             buffer = self.allocate_body(call, len(body))
             if buffer is not None:
                 await fill_in_thread(buffer, body)
@@ -272,7 +276,7 @@ def _message_of(call: HttpCall, decoder: InferRequestDecoder) -> HttpMessage:
     body: bytes | MessageBuffer = call.body
     if call.body_buffer is not None:
         body = cast("MessageBuffer", call.body_buffer)  # from allocate_body
-    return HttpMessage(decoder, body, call.headers.get(_HEADER_LENGTH))
+    return HttpMessage(decoder, body, call.headers.get(HEADER_LENGTH))
 
 
 def _encoding_of(call: HttpCall) -> bytes | None:

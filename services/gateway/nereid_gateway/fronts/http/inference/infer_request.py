@@ -124,13 +124,18 @@ class InferRequestDecoder:
         version: str,
         headers: BoundedCache[tuple[bytes, bytes], ParsedHeader],
         regions: Regions = NO_REGIONS,
+        max_bytes: int = tensor_data.MAX_COUNT,
     ) -> None:
-        """headers: cache that all decoders share. Key: the naming head and the JSON text."""
+        """headers: cache that all decoders share. Key: the naming head and the JSON text.
+
+        max_bytes: limit of each input in JSON.
+        """
         self.model = model
         self.version = version
         self.regions = regions
         self.naming_head = request_head.naming(model, version)
         self._headers = headers
+        self._max_bytes = max_bytes
 
     def decode(
         self, body: bytes | MessageBuffer, length: int
@@ -165,9 +170,8 @@ class InferRequestDecoder:
         request = ClientRequest(0, self.naming_head, [])
         buffer = body if isinstance(body, MessageBuffer) else None
         text = memoryview(body) if isinstance(body, bytes) else body.view
-        parsed, inline = await run_job(
-            parse_header_job, self.model, self.version, self.regions.allowed, blobs=[text[:length]]
-        )
+        arguments = self.model, self.version, self.regions.allowed, self._max_bytes
+        parsed, inline = await run_job(parse_header_job, *arguments, blobs=[text[:length]])
         header: ParsedHeader = parsed
         request.request_id = header.request_id
         if length < len(body):
@@ -239,7 +243,8 @@ class InferRequestDecoder:
 
     def _parse_header(self, text: bytes, repeated: bytes, arrays: int) -> ParsedHeader:
         """Parse a header and cache it. repeated: its text, with marks in place of data arrays."""
-        header = _HeaderParser(self.model, self.version, self.regions).parse(parser.parse(text))
+        header_parser = _HeaderParser(self.model, self.version, self.regions, self._max_bytes)
+        header = header_parser.parse(parser.parse(text))
         if len(repeated) <= request_head.MAX_CACHED_HEAD_BYTES and (
             inline_data.is_cut(repeated, arrays) if arrays else not header.inline
         ):
@@ -249,14 +254,14 @@ class InferRequestDecoder:
 
 
 def parse_header_job(
-    texts: Sequence[bytes], model: str, version: str, shm_allowed: bool
+    texts: Sequence[bytes], model: str, version: str, shm_allowed: bool, max_bytes: int
 ) -> tuple[ParsedHeader, tuple[bytes, ...]]:
     """Return a header and its inline tensors. A decoder process runs this job.
 
     Binary strings are still to be checked.
     """
     regions = UnresolvedRegions(allowed=shm_allowed)
-    header = _HeaderParser(model, version, regions).parse(parser.parse(texts[0]))
+    header = _HeaderParser(model, version, regions, max_bytes).parse(parser.parse(texts[0]))
     inline = iter(header.inline)
     raws = [b"" if size is not None else next(inline) for size in header.sizes]
     binary: list[StringInput] = []
@@ -323,10 +328,11 @@ class HttpMessage(InferMessage):
 class _HeaderParser:
     """Parses a JSON header in Triton's order, so that the same error is reported first."""
 
-    def __init__(self, model: str, version: str, regions: Regions) -> None:
+    def __init__(self, model: str, version: str, regions: Regions, max_bytes: int) -> None:
         self._model = model
         self._version = version
         self._regions = regions
+        self._max_bytes = max_bytes
         self._binary_by_default = False
         self._priority = 0
         self._timeout_us = 0
@@ -416,7 +422,8 @@ class _HeaderParser:
             self._sizes.append(size)
         else:
             self._sizes.append(None)
-            self._inline_data.append(tensor_data.to_raw(members["data"], name, datatype, shape))
+            raw = tensor_data.to_raw(members["data"], name, datatype, shape, self._max_bytes)
+            self._inline_data.append(raw)
             self._inline_inputs.append(HeadInput(name, datatype, shape))
         return HeadInput(name, datatype, shape)
 

@@ -71,6 +71,7 @@ def is_cut(rest: bytes, count: int) -> bool:
 def read(arrays: Sequence[bytes], inputs: Sequence[HeadInput]) -> list[bytes] | None:
     """Return the inputs' raw data, or None if an array is not valid JSON by itself.
 
+    The size of numbers follows from the header, so it was compared with the limit before.
     Raises NereidError if the data is wrong, as tensor_data.to_raw does.
     """
     raws = []

@@ -53,23 +53,30 @@ _SLICE_BYTES: Final = 65_536
 # Number of lists around an element that Triton refuses.
 _MAX_DEPTH: Final = 100
 # The largest INT64, by which Triton counts elements and bytes.
-_MAX_COUNT: Final = (1 << 63) - 1
+MAX_COUNT: Final = (1 << 63) - 1
 _WIDEST_BYTES: Final = 8
 # Strings encoded at once.
 _PIECE: Final = 65536
 
 
-def to_raw(data: Any, name: str, datatype: str, shape: Sequence[int]) -> bytes:
+def to_raw(
+    data: Any,
+    name: str,
+    datatype: str,
+    shape: Sequence[int],
+    max_bytes: int = MAX_COUNT,
+) -> bytes:
     """Return the raw form of the `data` member of an input.
 
     Raises Internal if the data does not fit datatype and shape. Raises InvalidArgument if the
-    datatype is unknown or has no JSON form, or 64 bits do not count the shape.
+    datatype is unknown or has no JSON form, 64 bits do not count the shape, or the raw form has
+    more than max_bytes.
     """
     count = bounded_count(shape)
     if not count:
         # Triton ignores the data of a tensor without elements.
         return b""
-    if count > _MAX_COUNT // _WIDEST_BYTES:
+    if count > MAX_COUNT // _WIDEST_BYTES:
         _check_overflow(name, datatype, shape, count)
     if type(data) is not list:
         parser.refuse_kind("array", "data")
@@ -83,7 +90,10 @@ def to_raw(data: Any, name: str, datatype: str, shape: Sequence[int]) -> bytes:
                 "Unable to parse JSON bytes array: attempt to access JSON non-string as string"
             )
         pieces = (data[start : start + _PIECE] for start in range(0, len(data), _PIECE))
-        return b"".join(join_bytes(_encoded(piece)) for piece in pieces)
+        raw = b"".join(join_bytes(_encoded(piece)) for piece in pieces)
+        _check_size(len(raw), name, max_bytes)
+        return raw
+    _check_size(count * SIZE_BYTES.get(datatype, 0), name, max_bytes)
     if len(data) != count:
         if not shape:
             # The scheduler first has to check whether the model accepts a scalar.
@@ -97,17 +107,26 @@ def to_raw(data: Any, name: str, datatype: str, shape: Sequence[int]) -> bytes:
     return _numbers(data, types, name, datatype)
 
 
+def _check_size(size_bytes: int, name: str, max_bytes: int) -> None:
+    """Raise InvalidArgument if the raw form of an input is too large."""
+    if size_bytes > max_bytes:
+        raise InvalidArgument(
+            f"JSON input '{name}' has a byte_size ({size_bytes} bytes) that exceeds the maximum"
+            f" allowed value of {max_bytes} bytes. Use --http-max-input-size to increase the limit."
+        )
+
+
 def _check_overflow(name: str, datatype: str, shape: Sequence[int], count: int) -> None:
     if count == MANY_ELEMENTS:
         raise InvalidArgument(
             f"invalid shape for input '{name}': shape {format_shape(shape)} causes total element"
-            f" count to exceed maximum size of {_MAX_COUNT}"
+            f" count to exceed maximum size of {MAX_COUNT}"
         )
     width = SIZE_BYTES.get(datatype, 0)
-    if count * width > _MAX_COUNT:
+    if count * width > MAX_COUNT:
         raise InvalidArgument(
             f"byte size overflow for input '{name}': element count ({count}) * data type size"
-            f" ({width}) exceeds maximum allowed size ({_MAX_COUNT})"
+            f" ({width}) exceeds maximum allowed size ({MAX_COUNT})"
         )
 
 
@@ -241,7 +260,7 @@ class OutputTexts:
                 written = orjson.dumps(values) if strict else parser.write(values)
                 text.write(memoryview(written)[1:-1])
             count, separator = count + len(values), b","
-            self._check_size(text)
+            self.__check_size(text)
         text.write(b"]" if count else b"[]")
         self._left_bytes -= text.tell()
         content = text.getvalue()
@@ -251,10 +270,10 @@ class OutputTexts:
         text.write(b'"')
         for at in range(0, len(value), _SLICE_BYTES):
             text.write(memoryview(parser.write(value[at : at + _SLICE_BYTES]))[1:-1])
-            self._check_size(text)
+            self.__check_size(text)
         text.write(b'"')
 
-    def _check_size(self, text: io.BytesIO) -> None:
+    def __check_size(self, text: io.BytesIO) -> None:
         if text.tell() > self._left_bytes:
             raise InvalidArgument(
                 f"the outputs take more than {self._max_bytes} bytes as JSON. Please use the binary"

@@ -75,6 +75,18 @@ def test_members_with_an_inputs_name_are_that_input(body: Any, batch: bool, inpu
     assert request.parameters is None
 
 
+def test_the_inputs_together_have_a_limit() -> None:
+    body = b'{"ARR":[1,2],"TEXT":"hi"}'
+    assert len(generate_schema.decode_request(body, "m", "", metadata(), 14).payloads) == 2
+    with pytest.raises(NereidError) as caught:
+        generate_schema.decode_request(body, "m", "", metadata(), 13)
+    assert http_status(caught.value.code) == 400
+    assert caught.value.message == (
+        "request size of 8 bytes with input 'TEXT' of size 6 bytes exceeds the maximum allowed"
+        " input size of 13. Use --http-max-input-size to increase the limit."
+    )
+
+
 def test_other_members_are_parameters() -> None:
     request = read(
         {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -116,6 +117,30 @@ def test_shapes_that_64_bits_do_not_count_are_refused(
 ) -> None:
     with pytest.raises(InvalidArgument, match=words):
         tensor_data.to_raw([1], "X", datatype, shape)
+
+
+@pytest.mark.parametrize(
+    ("datatype", "data", "shape", "size"),
+    [
+        ("FP32", [1], [3], 12),
+        ("FP32", [1, 2, 3], [3], 12),
+        ("FP16", [1], [6], 12),
+        ("INT8", ["x"], [12], 12),
+        ("BYTES", ["", "abcd"], [1], 12),
+        ("BYTES", ["é", ["ab"]], [2], 12),
+    ],
+)
+def test_inputs_beyond_the_limit_are_refused(
+    datatype: str, data: Any, shape: list[int], size: int
+) -> None:
+    with pytest.raises(
+        InvalidArgument,
+        match=rf"^JSON input 'X' has a byte_size \({size} bytes\) that exceeds the maximum allowed"
+        " value of 11 bytes. Use --http-max-input-size to increase the limit.$",
+    ):
+        tensor_data.to_raw(data, "X", datatype, shape, 11)
+    with suppress(Internal, InvalidArgument):
+        assert len(tensor_data.to_raw(data, "X", datatype, shape, 12)) == size
 
 
 @pytest.mark.parametrize("data", [[1], "x", None, [[[]]], [{}]])
