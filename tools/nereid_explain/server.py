@@ -79,10 +79,13 @@ class Server:
         document = self._document(f"{self._path(model, version)}/config?sources=true")
         return None if document is None else ConfigFacts.of_document(document)
 
-    def read(self, path: str, max_bytes: int = _MAX_BYTES) -> bytes:
-        """Return the response body; raise CannotAskError on failures, and beyond max_bytes."""
+    def read(self, path: str, max_bytes: int = _MAX_BYTES, content_type: str = "") -> bytes:
+        """Return the response body; raise CannotAskError on failures, and beyond max_bytes.
+
+        content_type: the only one that is read, if not empty.
+        """
         url = self.url + path
-        status, body = self._fetch("GET", url, max_bytes + 1)
+        status, body = self._fetch("GET", url, max_bytes + 1, content_type=content_type)
         if status != _OK:
             text = f"responds with {status}: {error_text(body)}"
             raise CannotAskError(self._failure(url, text))
@@ -147,7 +150,12 @@ class Server:
         return entries
 
     def _fetch(
-        self, method: str, url: str, max_bytes: int = _MAX_BYTES, data: bytes | None = None
+        self,
+        method: str,
+        url: str,
+        max_bytes: int = _MAX_BYTES,
+        data: bytes | None = None,
+        content_type: str = "",
     ) -> tuple[int, bytes]:
         if self.verbose_as:
             print_error(self.verbose_as, f"{method} {url}")
@@ -165,6 +173,10 @@ class Server:
                 with urllib.request.urlopen(  # noqa: S310
                     request, timeout=self.timeout_s, context=context
                 ) as response:
+                    found = response.headers.get_content_type()
+                    if content_type and found != content_type:
+                        text = f"responds with {found} instead of {content_type}"
+                        raise CannotAskError(self._failure(url, text))
                     return response.status, response.read(max_bytes)
             except urllib.error.HTTPError as error:
                 with error:
