@@ -61,7 +61,10 @@ class Server:
         except CannotAskError as refused:
             error = str(refused)
         names = tuple(sorted({str(entry.get("name", "")) for entry in entries}))
-        return MeshFacts(model, ready == _OK, versions, names, metrics, error, earlier)
+        warnings, problem = self._traffic(model)
+        return MeshFacts(
+            model, ready == _OK, versions, names, metrics, error, warnings, problem, earlier
+        )
 
     def index(self) -> list[dict[str, Any]]:
         """Return the entries of the repository index. May raise CannotAskError."""
@@ -105,6 +108,17 @@ class Server:
             raise CannotAskError(f"{url} responds with {status}: {error_text(body)}")
         response: dict[str, Any] = _parsed(url, body, dict)
         return response
+
+    def _traffic(self, model: str) -> tuple[tuple[str, ...] | None, str]:
+        """Return the traffic's warnings, `None` without the right to see them; and the shadow's."""
+        path = f"/v2/repository/models/{quote(model, safe='')}"
+        try:
+            traffic, shadow = (self.call("GET", f"{path}/{each}") for each in ("traffic", "shadow"))
+        except CannotAskError:
+            return None, ""
+        warnings = traffic.get("warnings")
+        texts = tuple(map(str, warnings)) if isinstance(warnings, list) else ()
+        return texts, str(shadow.get("problem") or "")
 
     def _version(self, model: str, entry: Mapping[str, Any]) -> VersionFacts:
         number = str(entry.get("version", ""))
