@@ -35,6 +35,8 @@ _SHADOW, _EQUAL = "shadow", "equal"
 _CONNECTIONS = 8
 # Copies are compared, and the shadow's worker is started again, after the load.
 _SETTLE_S = 0.5
+# The first crashes and the starts after them, between which copies pause for longer each time.
+_CRASHES_S = 8.0
 _DEADLINE_S = 30.0
 _RESAMPLES = 2000
 _COLUMNS = (
@@ -124,7 +126,7 @@ class _Mesh:
     async def measure(self, kind: str, rate: float, seconds: float) -> Figures:
         """Return the figures of a load while a kind of shadow gets copies of all requests."""
         await asyncio.to_thread(self._set_shadow, kind)
-        await self._offer(rate, _SETTLE_S)
+        await self._offer(rate, _CRASHES_S if kind == "crash" else _SETTLE_S)
         before = self._server.cpu_s()
         latencies_s, failed = await self._offer(rate, seconds)
         used = self._server.cpu_s()

@@ -15,6 +15,7 @@ STOPPING_MESSAGE = (
 )
 
 _MAX_MESSAGE: Final = 65536
+_WORKER_LOST: Final = ("Stub process '", "' is not healthy.")
 
 
 class ProtocolError(Exception):
@@ -136,6 +137,16 @@ _HTTP_STATUS_BY_CODE: Final[dict[int, int]] = {
     Internal.code: 500,
     Unavailable.code: 503,
 }
+
+
+def worker_lost_message(instance: str) -> str:
+    """Return Triton's text for requests whose worker has ended while it executed them."""
+    return instance.join(_WORKER_LOST)
+
+
+def is_worker_lost(message: str) -> bool:
+    """Return whether an error has that text; a model that called another one may pass it on."""
+    return all(part in message for part in _WORKER_LOST)
 
 
 def cause_of(error: BaseException) -> str:

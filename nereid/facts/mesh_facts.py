@@ -76,7 +76,8 @@ class MeshFacts:
     """Facts from one look at a mesh.
 
     versions: empty if the model is in no repository. names: of all models. metrics: `None` if the
-    page cannot be read; metrics_error then has the reason.
+    page cannot be read; metrics_error then has the reason. traffic_warnings: of the mesh; `None`
+    if it does not say. shadow_problem: why copies for the shadow are not compared.
     """
 
     model: str
@@ -85,6 +86,8 @@ class MeshFacts:
     names: tuple[str, ...] = ()
     metrics: Samples | None = None
     metrics_error: str = ""
+    traffic_warnings: tuple[str, ...] | None = None
+    shadow_problem: str = ""
     # If there is an earlier look, counters count from that look on.
     earlier: MeshFacts | None = field(default=None, repr=False)
 

@@ -69,7 +69,7 @@ class Statement:
 
 def explain(facts: MeshFacts) -> list[Statement]:
     """Return all statements: first about the model as a whole, then about each version."""
-    statements = [*_of_mesh(facts), *_shadow(facts), *_missing_versions(facts)]
+    statements = [*_of_mesh(facts), *_shadow(facts), *_traffic_warnings(facts)]
     for version in facts.versions:
         statements += _readiness(facts, version)
         if version.in_memory:
@@ -162,6 +162,12 @@ def _readiness(facts: MeshFacts, version: VersionFacts) -> Iterator[Statement]:
 
 
 def _shadow(facts: MeshFacts) -> Iterator[Statement]:
+    if facts.shadow_problem:
+        yield Statement(
+            "shadow-problem",
+            f"its shadow: {facts.shadow_problem}",
+            advice=f"load the target, or: nereid shadow clear {facts.model}",
+        )
     compared = facts.gauge("nereid_shadow_compared_total", model=facts.model)
     if compared is None or facts.metrics is None:
         return
@@ -180,6 +186,19 @@ def _shadow(facts: MeshFacts) -> Iterator[Statement]:
             "not_compared": sum(dropped.values()),
         },
     )
+
+
+def _traffic_warnings(facts: MeshFacts) -> Iterator[Statement]:
+    if facts.traffic_warnings is None:
+        yield from _missing_versions(facts)
+        return
+    for warning in facts.traffic_warnings:
+        yield Statement(
+            "traffic-warning",
+            f"traffic: {warning}",
+            problem=True,
+            advice=f"change the weights: nereid traffic {facts.model} VERSION=WEIGHT",
+        )
 
 
 def _missing_versions(facts: MeshFacts) -> Iterator[Statement]:

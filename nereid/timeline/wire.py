@@ -29,8 +29,8 @@ CONTENT_TYPE: Final = "application/vnd.nereid.timeline"
 
 # Records per frame, members included. Writing or reading such a frame takes about 1 ms.
 PIECE_RECORDS: Final = 512
-# Limits of read_timeline() on bytes and records.
-MAX_BYTES: Final = 1 << 30
+# Limits of read_timeline() on bytes and records. A service keeps 16 MiB of each kind at most.
+MAX_BYTES: Final = 256 << 20
 MAX_RECORDS: Final = 20_000_000
 
 _MEMBERS: Final = "members"

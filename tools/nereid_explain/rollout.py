@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from nereid.cli.command_parser import CommandParser
 from nereid.core.terminal import print_error, print_lines
-from nereid.core.traffic.rollout_plan import ABORTED, BACK, DONE, RUNNING
+from nereid.core.traffic.rollout_plan import ABORTED, BACK, DONE, RUNNING, read_rollout
 from nereid.core.traffic.rollout_rules import parse_duration, parse_rules, parse_steps
 from nereid_explain.server import CannotAskError, add_server_arguments, server_of
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
+    from nereid.core.traffic.rollout_plan import Rollout
     from nereid_explain.server import Server
 
 SUMMARY: Final = "give a version its traffic by steps, and take it back if measurements say so"
@@ -47,13 +48,13 @@ def main(argv: Sequence[str]) -> int:
     body = _body(parser, given)
     try:
         document = server.call("GET" if body is None else "POST", path, body)
+        if given.action is not None or given.detach:
+            _print(document, given)
+            return 0
+        return _wait(server, path, document, given)
     except (CannotAskError, OSError) as error:
         print_error(_PROGRAM, error)
         return 2
-    if given.action is not None or given.detach:
-        _print(document, given)
-        return 0
-    return _wait(server, path, document, given)
 
 
 def _body(parser: CommandParser, given: argparse.Namespace) -> dict[str, Any] | None:
@@ -83,33 +84,41 @@ def _wait(server: Server, path: str, document: dict[str, Any], given: argparse.N
     shown: tuple[object, ...] = ()
     received_s = shown_s = time.monotonic()
     while True:
-        state = document.get("state"), document.get("percent")
-        quiet_s = max(_QUIET_S, float(document.get("every_seconds", 0)))
-        is_quiet = state[0] == RUNNING and time.monotonic() - shown_s > quiet_s
+        rollout = _rollout_of(document)
+        state = rollout.state, rollout.percent
+        quiet_s = max(_QUIET_S, rollout.every_s)
+        is_quiet = rollout.state == RUNNING and time.monotonic() - shown_s > quiet_s
         if state != shown or is_quiet:
             _print(document, given, waits=state == shown)
             shown, shown_s = state, time.monotonic()
-        if document.get("state") in _ENDS:
-            return _ENDS[str(document["state"])]
+        if rollout.state in _ENDS:
+            return _ENDS[rollout.state]
         time.sleep(_INTERVAL_S)
         try:
             document = server.call("GET", path)
             received_s = time.monotonic()
-        except (CannotAskError, OSError) as error:
+        except (CannotAskError, OSError):
             if time.monotonic() - received_s > _PATIENCE_S:
-                print_error(_PROGRAM, error)
-                return 2
+                raise
+
+
+def _rollout_of(document: dict[str, Any]) -> Rollout:
+    """Return the rollout in a response. Raises CannotAskError if it has none."""
+    try:
+        return read_rollout(document)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise CannotAskError(f"the mesh responds with no rollout: {error!r}") from error
 
 
 def _print(document: dict[str, Any], given: argparse.Namespace, *, waits: bool = False) -> None:
     """Print the state. waits: with what it waits for."""
+    rollout = _rollout_of(document)
     if given.json:
         print_lines([json.dumps(document)])
         return
-    line = f"{given.model}: version {document.get('to')}: {document.get('state')}"
-    line += f", {document.get('percent')}%"
-    if document.get("reason"):
-        line += f": {document['reason']}"
+    line = f"{given.model}: version {rollout.to}: {rollout.state}, {rollout.percent}%"
+    if rollout.reason:
+        line += f": {rollout.reason}"
     if waits:
         line += f", waits: {describe_wait(document)}"
     print_lines([line])
@@ -119,8 +128,11 @@ def describe_wait(document: dict[str, Any]) -> str:
     """Return what a running rollout waits for."""
     if "waits_for" in document:
         return str(document["waits_for"])
-    undecided = [rule for rule in document.get("rules", ()) if rule["is"] != "holds"]
-    return "; ".join(f"{rule['rule']}: {rule['figures']}" for rule in undecided) or "its time"
+    try:
+        undecided = [rule for rule in document.get("rules", ()) if rule["is"] != "holds"]
+        return "; ".join(f"{rule['rule']}: {rule['figures']}" for rule in undecided) or "its time"
+    except (KeyError, TypeError) as error:
+        raise CannotAskError(f"the mesh responds with no rules: {error!r}") from error
 
 
 def make_parser() -> CommandParser:

@@ -61,7 +61,10 @@ class Server:
         except CannotAskError as refused:
             error = str(refused)
         names = tuple(sorted({str(entry.get("name", "")) for entry in entries}))
-        return MeshFacts(model, ready == _OK, versions, names, metrics, error, earlier)
+        warnings, problem = self._traffic(model)
+        return MeshFacts(
+            model, ready == _OK, versions, names, metrics, error, warnings, problem, earlier
+        )
 
     def index(self) -> list[dict[str, Any]]:
         """Return the entries of the repository index. May raise CannotAskError."""
@@ -79,10 +82,13 @@ class Server:
         document = self._document(f"{self._path(model, version)}/config?sources=true")
         return None if document is None else ConfigFacts.of_document(document)
 
-    def read(self, path: str, max_bytes: int = _MAX_BYTES) -> bytes:
-        """Return the response body; raise CannotAskError on failures, and beyond max_bytes."""
+    def read(self, path: str, max_bytes: int = _MAX_BYTES, content_type: str = "") -> bytes:
+        """Return the response body; raise CannotAskError on failures, and beyond max_bytes.
+
+        content_type: the only one that is read, if not empty.
+        """
         url = self.url + path
-        status, body = self._fetch("GET", url, max_bytes + 1)
+        status, body = self._fetch("GET", url, max_bytes + 1, content_type=content_type)
         if status != _OK:
             text = f"responds with {status}: {error_text(body)}"
             raise CannotAskError(self._failure(url, text))
@@ -102,6 +108,17 @@ class Server:
             raise CannotAskError(f"{url} responds with {status}: {error_text(body)}")
         response: dict[str, Any] = _parsed(url, body, dict)
         return response
+
+    def _traffic(self, model: str) -> tuple[tuple[str, ...] | None, str]:
+        """Return the traffic's warnings, `None` without the right to see them; and the shadow's."""
+        path = f"/v2/repository/models/{quote(model, safe='')}"
+        try:
+            traffic, shadow = (self.call("GET", f"{path}/{each}") for each in ("traffic", "shadow"))
+        except CannotAskError:
+            return None, ""
+        warnings = traffic.get("warnings")
+        texts = tuple(map(str, warnings)) if isinstance(warnings, list) else ()
+        return texts, str(shadow.get("problem") or "")
 
     def _version(self, model: str, entry: Mapping[str, Any]) -> VersionFacts:
         number = str(entry.get("version", ""))
@@ -147,7 +164,12 @@ class Server:
         return entries
 
     def _fetch(
-        self, method: str, url: str, max_bytes: int = _MAX_BYTES, data: bytes | None = None
+        self,
+        method: str,
+        url: str,
+        max_bytes: int = _MAX_BYTES,
+        data: bytes | None = None,
+        content_type: str = "",
     ) -> tuple[int, bytes]:
         if self.verbose_as:
             print_error(self.verbose_as, f"{method} {url}")
@@ -165,6 +187,10 @@ class Server:
                 with urllib.request.urlopen(  # noqa: S310
                     request, timeout=self.timeout_s, context=context
                 ) as response:
+                    found = response.headers.get_content_type()
+                    if content_type and found != content_type:
+                        text = f"responds with {found} instead of {content_type}"
+                        raise CannotAskError(self._failure(url, text))
                     return response.status, response.read(max_bytes)
             except urllib.error.HTTPError as error:
                 with error:

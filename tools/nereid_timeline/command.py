@@ -17,7 +17,7 @@ from nereid.core.files import json_document
 from nereid.core.files.json_document import parse_document
 from nereid.core.terminal import print_error, print_lines
 from nereid.timeline import PATH
-from nereid.timeline.wire import MAX_BYTES, TimelineError, read_timeline
+from nereid.timeline.wire import CONTENT_TYPE, MAX_BYTES, TimelineError, read_timeline
 from nereid_explain.server import CannotAskError, add_server_arguments, record_for, server_of
 from nereid_timeline.chrome import chrome
 from nereid_timeline.joined import Joined, joined, latest, model_name
@@ -115,7 +115,7 @@ def _understood(whole: Joined, number: int | None, server: Server | None) -> tup
 def _recorded(server: Server, seconds: float | None, last: float | None) -> bytes:
     if last is None:
         last = record_for(_PROGRAM, _SECONDS if seconds is None else seconds)
-    return server.read(f"{PATH}?last={last:g}", MAX_BYTES)
+    return server.read(f"{PATH}?last={last:g}", MAX_BYTES, CONTENT_TYPE)
 
 
 def _read(path: Path) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import threading
 from collections import Counter
@@ -172,6 +173,49 @@ def test_a_rollout_is_paused_survives_its_scheduler_and_is_aborted(
     assert site.weights() == {"weights": {"1": 1, "2": 0}}
     assert site.document()["reason"] == "aborted at 60%"
     assert site.act() == 1
+
+
+@pytest.mark.parametrize(
+    "site", [("--model-control-mode=explicit", "--load-model=m")], indirect=["site"]
+)
+def test_a_rollout_outlives_reloads_and_its_executor(site: Site, tmp_path: Path) -> None:
+    source = tmp_path / "models" / "m" / "2" / "model.py"
+    wait = "0 of 20 requests have come"
+    assert traffic.main(["m", "1=1", "-u", site.mesh.http]) == 0
+    plan = ("--to", "2", "--steps", "50,100", "--every", "1h", "--if", "errors<20%")
+
+    def load_model() -> int:
+        return site.mesh.get("/v2/repository/models/m/load", "POST")[0]
+
+    def is_measured() -> bool:
+        return bool(site.document()["rules"])
+
+    assert site.act(*plan, "--detach") == 0
+    until(lambda: command.describe_wait(site.document()) == wait, "the first look")
+    with site.load():
+        until(is_measured, "the rules")
+        source.write_text(MODEL + "# Edited.\n")
+        assert load_model() == HTTP_OK
+        until(is_measured, "the rules after a reload")
+        # A load that fails leaves the former version, and its measurements.
+        source.write_text("raise ValueError\n")
+        assert load_model() != HTTP_OK
+        before = site.seen[HTTP_OK, "2"]
+        until(lambda: site.seen[HTTP_OK, "2"] > before + 20, "requests of the version")
+        source.write_text(MODEL)
+        pid = site.mesh.kill("nereid_executor")
+        until(lambda: site.mesh.children("nereid_executor") not in ([], [pid]), "an executor")
+        before = site.seen[HTTP_OK, "2"]
+        until(lambda: site.seen[HTTP_OK, "2"] > before + 20, "requests of the version")
+        document = site.document()
+        assert (document["state"], document["percent"]) == ("running", 50), document
+        assert site.weights() == {"weights": {"1": 50, "2": 50}}
+        shutil.rmtree(source.parent)
+        assert load_model() == HTTP_OK
+        until(lambda: site.document()["state"] == "back", "the end")
+    document = site.document()
+    assert document["reason"] == "at 50%: version 2 is UNAVAILABLE"
+    assert site.weights() == {"weights": {"1": 1, "2": 0}}
 
 
 def test_what_is_no_rollout_is_refused(site: Site, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,10 +7,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pytest
@@ -18,10 +21,11 @@ import tritonclient.grpc as grpcsync
 import tritonclient.grpc.aio as grpcclient
 import tritonclient.utils.shared_memory as shm
 from onnx import TensorProto
+from tritonclient.utils import InferenceServerException
 
 from nereid_explain import rollout, traffic
 from nereid_explain import shadow as command
-from tests.support.mesh.mesh import Mesh, running, until
+from tests.support.mesh.mesh import Mesh, has_ended, running, until
 from tests.support.models import accumulators, python_models
 from tests.support.models.e2e_models import save_identity, save_scaler
 
@@ -474,3 +478,149 @@ async def test_shadows_outlive_their_scheduler(
                 assert "100% to model:misbehaving" in capsys.readouterr().out
         assert shadow(mesh, "report", "plain") == 0
         assert "no shadow" in capsys.readouterr().out
+
+
+class Load:
+    """Clients that send requests one after the other. Nothing but a broken connection fails one."""
+
+    def __init__(self, mesh: Mesh, model: str) -> None:
+        self._mesh = mesh
+        self._model = model
+        self.responses = self.broken = 0
+        self._ends = False
+
+    async def __aenter__(self) -> Self:
+        self._tasks = [asyncio.create_task(self._send()) for _ in range(2)]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._ends = True
+        await asyncio.gather(*self._tasks)
+
+    async def reach(self, more: int) -> None:
+        """Wait for so many responses more."""
+        goal = self.responses + more
+        await asyncio.to_thread(until, lambda: self.responses >= goal, "responses")
+
+    async def until(self, condition: Callable[[], object], what: str) -> None:
+        """Go on until a condition holds."""
+        await asyncio.to_thread(until, condition, what)
+
+    async def exceed(self, count: Callable[[], int], what: str) -> None:
+        """Go on until a count has grown."""
+        before = count()
+        await self.until(lambda: count() > before, what)
+
+    async def await_outcomes(self) -> Mapping[str, Any]:
+        """Wait until the only gateway's report has an outcome for each response; the report."""
+
+        def have_come() -> bool:
+            counts = report(self._mesh, self._model)
+            number: int = counts["compared"] + sum(counts["not_compared"].values())
+            return number == self.responses
+
+        await self.until(have_come, "all outcomes")
+        assert self.broken == 0
+        return report(self._mesh, self._model)
+
+    async def _send(self) -> None:
+        array = np.full((1, 8), 1.5, np.float32)
+        tensor = grpcclient.InferInput("INPUT0", [1, 8], "FP32")
+        tensor.set_data_from_numpy(array)
+        async with client_of(self._mesh) as client:
+            while not self._ends:
+                try:
+                    response = await client.infer(self._model, [tensor])
+                except InferenceServerException as error:
+                    if error.status() != "StatusCode.UNAVAILABLE":
+                        raise
+                    self.broken += 1
+                    continue
+                assert np.array_equal(response.as_numpy("OUTPUT0"), array * 2)
+                self.responses += 1
+
+
+def totals(mesh: Mesh, model: str) -> tuple[int, int]:
+    """Requests that all gateways have compared, and those that differ."""
+    document = json.loads(mesh.get(f"/v2/repository/models/{model}/shadow")[1])
+    return document["compared"], document["differing"]
+
+
+async def test_a_gateway_that_is_killed_comes_back_with_its_shadow(
+    models: Path, tmp_path: Path
+) -> None:
+    with (
+        running(models, tmp_path / "log", "--gateways=2") as mesh,
+        copied(mesh, "plain", "model:tripled"),
+    ):
+        async with Load(mesh, "plain") as load:
+            await load.until(lambda: totals(mesh, "plain")[0], "comparisons")
+            before = totals(mesh, "plain")[0]
+            for pid in mesh.children("nereid_gateway"):
+                (reporter,) = children_of(pid, "nereid_gateway.extras.shadows")
+                os.kill(pid, signal.SIGKILL)
+                # Its process that compares does not outlive it.
+                await load.until(partial(has_ended, reporter), "its process to end")
+                await load.until(lambda: len(mesh.children("nereid_gateway")) == 2, "another")
+                await load.reach(20)
+            await load.until(lambda: totals(mesh, "plain")[0] > before, "further comparisons")
+        compared, differing = totals(mesh, "plain")
+        # Each of the shadow's responses differs, and none counts twice.
+        assert before < compared == differing <= load.responses
+
+
+async def test_models_share_a_shadow_and_change_it_under_load(mesh: Mesh) -> None:
+    with (
+        copied(mesh, "plain", "model:tripled"),
+        copied(mesh, "cached", "model:tripled"),
+    ):
+        async with Load(mesh, "plain") as one, Load(mesh, "cached") as other:
+            await one.until(lambda: report(mesh, "plain")["compared"], "comparisons")
+            await other.until(lambda: report(mesh, "cached")["compared"], "comparisons")
+        for load in (one, other):
+            found = await load.await_outcomes()
+            assert found["differing"] == found["compared"] > 0
+        async with Load(mesh, "plain") as load:
+            await load.reach(20)
+            with copied(mesh, "plain", "model:ensemble"):
+                await load.until(lambda: report(mesh, "plain")["compared"], "comparisons")
+                found = report(mesh, "plain")
+        # None of the former shadow's responses counts.
+        assert (found["differing"], found["compared"] > 0) == (0, True)
+
+
+async def test_a_target_is_unloaded_and_loaded_under_load(models: Path, tmp_path: Path) -> None:
+    flags = "--model-control-mode=explicit", "--load-model=plain", "--load-model=tripled"
+    not_ready = "the shadow was not ready"
+    with (
+        running(models, tmp_path / "log", *flags) as mesh,
+        copied(mesh, "plain", "model:tripled"),
+    ):
+
+        def act(action: str) -> None:
+            assert mesh.get(f"/v2/repository/models/tripled/{action}", "POST")[0] == 200
+
+        async with Load(mesh, "plain") as load:
+            for _ in range(3):
+                await load.exceed(lambda: report(mesh, "plain")["compared"], "comparisons")
+                await asyncio.to_thread(act, "unload")
+                await load.exceed(
+                    lambda: report(mesh, "plain")["not_compared"].get(not_ready, 0), "copies"
+                )
+                await asyncio.to_thread(act, "load")
+        found = await load.await_outcomes()
+        # Copies that meet the unload are no differences: those have one kind.
+        assert found["differing"] == found["compared"]
+        (difference,) = found["models"][0]["differences"]
+        assert difference["kind"] == "value"
+
+
+def children_of(pid: int, module: str) -> list[int]:
+    """Process ids of a process's children that run a module."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    children = (child for task in tasks for child in (task / "children").read_text().split())
+    return [
+        int(child)
+        for child in children
+        if module.encode() in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
+    ]

@@ -324,15 +324,17 @@ def test_a_canary_that_breaks_loses_its_requests(site: Site, mode: str) -> None:
     assert harmed == []
 
 
-def test_equal_versions_never_go_back(site: Site) -> None:
+@pytest.mark.parametrize("shadow", ["", " difference<1e-2"])
+def test_equal_versions_never_go_back(site: Site, shadow: str) -> None:
     states: Counter[str] = Counter()
     reasons: list[str] = []
     durations_s = []
-    # Copies for a shadow would slow its own requests down.
+    if shadow:
+        site.set_shadow()
     with site.load():
         for number in range(EQUAL_RUNS):
             began_s = time.monotonic()
-            site.begin([10, 50, 100], 1.0, EQUAL_RULES)
+            site.begin([10, 50, 100], 1.0, EQUAL_RULES + shadow)
             try:
                 document = site.await_end(60)
             except TimeoutError:

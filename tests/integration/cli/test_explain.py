@@ -70,6 +70,20 @@ def test_a_model_that_serves(capsys: pytest.CaptureFixture[str]) -> None:
     assert document["server_ready"] is True
 
 
+def test_the_mesh_warns_of_traffic_and_shadows(capsys: pytest.CaptureFixture[str]) -> None:
+    path = "/v2/repository/models/m"
+    pages = {
+        **_PAGES,
+        f"{path}/traffic": json.dumps({"model": "m", "warnings": ["version 2 is not served"]}),
+        f"{path}/shadow": json.dumps({"model": "m", "problem": "version '3' is not ready"}),
+    }
+    with serving(pages) as address:
+        assert command.main(["m", f"--url={address}", f"--metrics-url={address}"]) == 1
+    printed = capsys.readouterr().out
+    assert "version 2 is not served" in printed
+    assert "version '3' is not ready" in printed
+
+
 def test_without_metrics_the_statistics_say_less(capsys: pytest.CaptureFixture[str]) -> None:
     pages = {path: body for path, body in _PAGES.items() if path != "/metrics"}
     with serving(pages) as address:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import socketserver
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from nereid.cli.time_limit import call_within
-from nereid_explain import command, traffic
+from nereid_explain import command, rollout, traffic
 from nereid_perf.endpoint import Endpoint
 from nereid_perf.server import Server, ServerError
 from nereid_timeline import command as timeline
@@ -21,19 +22,14 @@ _PAUSE_S = 0.005
 _PIECE_LIMIT_S = 0.05
 
 
-@pytest.fixture(
-    params=[b"", b"HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n{"], ids=["head", "body"]
-)
-def address(request: pytest.FixtureRequest) -> Iterator[str]:
-    start: bytes = request.param or b"HTTP/1.1 200 OK\r\nX: "
-    over = threading.Event()
+@contextlib.contextmanager
+def serving(respond: Callable[[socket.socket], None]) -> Iterator[str]:
+    """The address of a server that responds in this way, until its client closes."""
 
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
             with contextlib.suppress(OSError):
-                self.request.sendall(start)
-                while not over.wait(_PAUSE_S):
-                    self.request.sendall(b" ")
+                respond(self.request)
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
@@ -41,9 +37,34 @@ def address(request: pytest.FixtureRequest) -> Iterator[str]:
         try:
             yield f"127.0.0.1:{server.server_address[1]}"
         finally:
-            over.set()
             server.shutdown()
             thread.join()
+
+
+@pytest.fixture(
+    params=[
+        b"",
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/vnd.nereid.timeline\r\n"
+            b"Content-Length: 99999\r\n\r\n{"
+        ),
+    ],
+    ids=["head", "body"],
+)
+def address(request: pytest.FixtureRequest) -> Iterator[str]:
+    start: bytes = request.param or b"HTTP/1.1 200 OK\r\nX: "
+    over = threading.Event()
+
+    def respond(connection: socket.socket) -> None:
+        connection.sendall(start)
+        while not over.wait(_PAUSE_S):
+            connection.sendall(b" ")
+
+    with serving(respond) as address:
+        try:
+            yield address
+        finally:
+            over.set()
 
 
 @pytest.mark.parametrize(
@@ -63,6 +84,47 @@ def test_commands_end(
 ) -> None:
     assert main([*arguments, f"--url={address}", f"--timeout={_PIECE_LIMIT_S}"]) == 2
     assert "no whole response within 0.5 s" in capsys.readouterr().err
+
+
+def test_a_timeline_is_read_only_if_it_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    ended = threading.Event()
+
+    def respond(connection: socket.socket) -> None:
+        try:
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n")
+            while True:
+                connection.sendall(bytes(1 << 16))
+        finally:
+            ended.set()
+
+    with serving(respond) as address:
+        assert timeline.main(["--last=1s", f"--url={address}"]) == 2
+        assert ended.wait(20)
+    text = "responds with text/plain instead of application/vnd.nereid.timeline"
+    assert text in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{}",
+        b'{"to": 2, "steps": [1, 100], "every_seconds": 1, "if": "errors<1%"}',
+        b'{"to": 1e999, "steps": 1, "every_seconds": "x", "if": [], "former": null}',
+    ],
+)
+@pytest.mark.parametrize("arguments", [[], ["--pause"]])
+def test_a_rollout_without_a_state_ends_the_wait(
+    body: bytes, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+
+    def respond(connection: socket.socket) -> None:
+        connection.recv(1 << 16)
+        connection.sendall(head + body)
+
+    with serving(respond) as address:
+        assert rollout.main(["m", *arguments, f"--url={address}"]) == 2
+    assert "the mesh responds with no rollout" in capsys.readouterr().err
 
 
 def test_perf_ends(address: str) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from nereid.timeline import PATH
+from nereid.timeline.wire import CONTENT_TYPE
 from nereid_timeline import command
 from tests.support.peers.perfetto_traces import trace_of
 from tests.support.scripted_timeline import MS, Load, S, scripted
@@ -34,6 +35,7 @@ def serving(body: bytes, key: str = "") -> Iterator[tuple[str, list[str]]]:
             if key and self.headers.get("X-Key") != key:
                 status, page = 403, json.dumps({"error": "no"}).encode()
             self.send_response(status)
+            self.send_header("Content-Type", CONTENT_TYPE)
             self.end_headers()
             self.wfile.write(page or b"")
 

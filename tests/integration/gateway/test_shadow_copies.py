@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from nereid.comparison.shadow import read_shadow
+from nereid.core.errors import worker_lost_message
 from nereid.core.wire.messages import (
     NO_CAPACITY_FOR_COPY,
     CachedModels,
@@ -186,6 +187,19 @@ async def test_a_shadow_without_capacity_has_a_pause(site: Site) -> None:
     assert counts.not_compared == {"the shadow was busy": 2}
     site.exchange()
     assert len(site.copies()) == 1
+
+
+async def test_a_shadow_that_crashes_has_a_long_pause(site: Site) -> None:
+    site.exchange()
+    (copy,) = site.copies()
+    site.respond(copy.id, error=ErrorStatus(13, worker_lost_message("m_0_0"), accepted=True))
+    site.exchange()
+    site.exchange({"sequence_id": 7, "sequence_start": True})
+    assert site.copies() == []
+    # The crash itself is a difference.
+    counts = await site.counts(1, paused=2)
+    assert counts.kinds == {"status": 1}
+    assert counts.not_compared == {"copies pause after a crash or a timeout": 2}
 
 
 async def test_a_sequence_is_copied_in_order_and_from_its_start(site: Site) -> None:

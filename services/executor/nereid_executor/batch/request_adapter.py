@@ -9,7 +9,7 @@ from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 from nereid.backends import ModelLostError
-from nereid.core.errors import Internal, NereidError
+from nereid.core.errors import Internal, NereidError, worker_lost_message
 from nereid.core.wire.messages import ErrorStatus, error_status_of
 from nereid.pb import nereid_pb2 as pb
 from nereid_executor.batch.lifecycle.received_batches import COMPLETE
@@ -141,7 +141,7 @@ class RequestAdapter:
 
     def fail_batches(self, why: str) -> Progress:
         """Fail the begun batches of a lost model, except for those that it never saw."""
-        text = f"Stub process '{self._name}' is not healthy."
+        text = worker_lost_message(self._name)
         if self._wait_ms() == 0:
             text = f"Failed to process the request(s) for model '{self._name}', message: {why}"
         error_status = ErrorStatus(Internal.code, text, accepted=True)

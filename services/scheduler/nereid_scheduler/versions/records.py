@@ -143,7 +143,7 @@ class Records:
 
     def refuse(self, entry: Entry, error: NereidError, now_ns: int) -> None:
         """Record an entry that the full queue refuses."""
-        self.statistics.record_refusal(now_ns)
+        self.statistics.record_refusal(entry, now_ns)
         if self._timeline is not None:
             self._timeline.record_ended(self._named, entry, now_ns, error.message, error.code)
 

@@ -255,7 +255,7 @@ class Replies:
             if response.error:
                 if response.error.by_model:
                     # Count the request as served, as on Triton.
-                    requests.records.statistics.record_error_response(now_ns)
+                    requests.records.statistics.record_error_response(entry, now_ns)
                 else:
                     sent.failed.append(entry)
                     sent.error = sent.error or response.error.message
@@ -306,7 +306,7 @@ class Replies:
         if sent.execution is not None:
             requests.records.end_member(member, sent.execution, now_ns)
         if response.error is not None and response.error.by_model:
-            requests.records.statistics.record_error_response(now_ns)
+            requests.records.statistics.record_error_response(entry, now_ns)
         self._places.pop(entry, None)
         requests.respond(entry, response, sent.revision)
 

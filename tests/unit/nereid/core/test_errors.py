@@ -34,3 +34,10 @@ def test_codes_map_both_ways(code: int, cls: type[errors.NereidError], http: int
 )
 def test_a_cause_is_never_empty(error: Exception, text: str) -> None:
     assert errors.cause_of(error) == text
+
+
+def test_the_text_of_a_lost_worker_is_found_in_others() -> None:
+    message = errors.worker_lost_message("m_0_0")
+    assert message == "Stub process 'm_0_0' is not healthy."
+    assert errors.is_worker_lost(f"in ensemble 'e', {message}")
+    assert not errors.is_worker_lost("Stub process is healthy.")

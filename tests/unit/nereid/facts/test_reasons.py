@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -307,6 +308,18 @@ def test_the_weight_among_requests_without_a_version() -> None:
     missing = said(facts(ready(), f"{name}{{M}} 10", other))["traffic-without-version"]
     assert missing.problem
     assert missing.figures == {"weight": 90}
+
+
+def test_what_the_mesh_says_of_traffic_and_the_shadow() -> None:
+    other = 'nereid_model_traffic_weight{model="m",version="2"} 90'
+    warned = replace(
+        facts(ready(), other), traffic_warnings=("version 2 is odd",), shadow_problem="no target"
+    )
+    found = said(warned)
+    assert found["traffic-warning"].text == "traffic: version 2 is odd"
+    assert found["shadow-problem"].text == "its shadow: no target"
+    # What the mesh says takes the place of what its metrics suggest.
+    assert problems(warned) == ["traffic-warning"]
 
 
 def test_an_ensembles_skipped_steps() -> None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nereid.bounded_cache import BoundedCache
 from nereid.comparison.process import ReportProcess
 from nereid.comparison.shadow import MODEL, URL, VERSION, parse_shadow
-from nereid.core.errors import Cancelled, DeadlineExceeded, Unavailable
+from nereid.core.errors import Cancelled, DeadlineExceeded, Unavailable, is_worker_lost
 from nereid.core.sequence_owners import SEQUENCE_ID, owner_of_copies, sequence_key
 from nereid.core.wire.messages import NO_CAPACITY_FOR_COPY, error_status_of
 from nereid.observability import metrics
@@ -30,6 +30,7 @@ from nereid_gateway.core.access.sequence_owners import sequence_owner
 from nereid_gateway.core.client_request import ClientRequest
 from nereid_gateway.core.request_head import HeadReader
 from nereid_gateway.core.tensors.tensor_memory import tensor_bytes
+from nereid_gateway.extras.shadows.copy_pauses import BUSY, CopyPauses
 from nereid_gateway.extras.shadows.exchanges import (
     CopiedExchange,
     CopiedRequest,
@@ -76,8 +77,7 @@ _STUCK_S: Final = 30.0
 # The scheduler gives up first.
 _GRACE_S: Final = 0.5
 
-(BUSY, FULL, TOO_LARGE, TIMEOUT, NOT_READY, FAILED, SEQUENCE, QUEUE, NO_PROCESS, INTERNAL) = (
-    "the shadow was busy",
+(FULL, TOO_LARGE, TIMEOUT, NOT_READY, FAILED, SEQUENCE, QUEUE, NO_PROCESS, INTERNAL) = (
     "too many copies were in flight",
     "the request and its responses were too large",
     "the copy timed out",
@@ -88,11 +88,6 @@ _GRACE_S: Final = 0.5
     "the process that compares had not started",
     "an internal error",
 )
-
-
-# Time without copies after one for which the shadow had no capacity, or that hangs, which keeps its
-# instance from other requests. Each further one doubles it, up to the second time.
-_PAUSES: Final = {BUSY: (0.001, 0.128), TIMEOUT: (1.0, 60.0)}
 _GIVEN_UP: Final = error_status_of(Cancelled("no further copy of the sequence is sent"))
 
 
@@ -298,8 +293,7 @@ class _Model:
         self.not_compared: Counter[str] = Counter()
         self._copies: set[_Copy] = set()
         self._is_closed = False
-        self._pause_s = 0.0
-        self._resume_s = 0.0
+        self._pauses = CopyPauses()
         self._sequences: dict[Hashable, _Sequence] = {}
         # Key: the head of a request. Value: of its copy.
         self._heads: BoundedCache[bytes, bytes] = BoundedCache(_MAX_HEADS, _MAX_HEAD_BYTES)
@@ -360,12 +354,12 @@ class _Model:
         """Handle the end of a copy. reason: why it has no response."""
         self._copies.discard(copy)
         watched = copy.watched
-        if reason in _PAUSES:
-            first_s, last_s = _PAUSES[reason]
-            self._pause_s = min(max(first_s, 2 * self._pause_s), last_s)
-            self._resume_s = time.monotonic() + self._pause_s
+        if reason == BUSY:
+            self._pauses.on_busy(time.monotonic())
+        elif reason == TIMEOUT or copy.has_crashed:
+            self._pauses.on_failed(time.monotonic())
         else:
-            self._pause_s = self._resume_s = 0.0
+            self._pauses.on_responded()
         if reason:
             self.drop(watched, reason)
         else:
@@ -424,11 +418,11 @@ class _Model:
         copy.send()
 
     def _is_pausing(self) -> bool:
-        """Return whether the shadow was busy a moment ago; count the request if so."""
-        if not self._resume_s or time.monotonic() >= self._resume_s:
-            return False
-        self.not_compared[BUSY] += 1
-        return True
+        """Return whether no copy may be sent now; count the request if so."""
+        reason = self._pauses.reason(time.monotonic())
+        if reason:
+            self.not_compared[reason] += 1
+        return bool(reason)
 
     def _draw(self) -> bool:
         return random.random() * 100 < self.shadow.percent  # noqa: S311 - a sample
@@ -646,6 +640,8 @@ class _Copy(_Collector):
         self._handle: RequestHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._has_ended = False
+        # True if the shadow's worker has ended while it executed the copy.
+        self.has_crashed = False
 
     def send(self) -> None:
         """Send the copy."""
@@ -666,6 +662,7 @@ class _Copy(_Collector):
             return
         error = response.error
         if error is not None:
+            self.has_crashed = is_worker_lost(error.message)
             reason = _reason_of(error.code, error.message, accepted=error.accepted)
             if reason:
                 self._end(reason)

@@ -219,39 +219,41 @@ class Rollouts:
         old = _in_service(model, rollout)
         if not old:
             return
-        if rollout.percent == WHOLE and name not in self._runs:
-            # A restart or a pause has lost the requests to compare with.
+        run = self._find_run(name, rollout, served.ready_runtime, old)
+        if run is None:
             await self._change(name, replace(rollout, step=rollout.step - 1))
             return
-        run = self._find_run(name, rollout, served.ready_runtime, old)
         difference = self._find_difference(name, rollout.to)
+        now_s = time.monotonic()
         checked = run.watch.check(
-            rollout.rules, _measured((run.new,)), _measured(run.old), difference
+            now_s, rollout.rules, _measured((run.new,)), _measured(run.old), difference
         )
-        after = next_state(rollout, checked, time.monotonic() - run.watch.begun_s)
+        after = next_state(rollout, checked, now_s - run.watch.begun_s)
         if after is not rollout:
             await self._change(name, after)
 
     def _find_run(
         self, name: str, rollout: Rollout, new: ModelVersion, old: tuple[ModelVersion, ...]
-    ) -> _Run:
+    ) -> _Run | None:
+        """Return the run of this step; `None` without the requests to compare the last step with.
+
+        A restart, a pause or a reload has lost them.
+        """
         run = self._runs.get(name)
         if run is not None and run.fits(rollout, new, old):
             return run
         reference = None
-        if (
-            rollout.percent == WHOLE
-            and run is not None
-            and (run.new, run.old, run.rollout.step) == (new, old, rollout.step - 1)
-        ):
+        if rollout.percent == WHOLE:
+            if run is None or (run.new, run.old, run.rollout.step) != (new, old, rollout.step - 1):
+                return None
             reference = run.watch.reference(_measured(old))
-        difference = self._find_difference(name, rollout.to)
         watch = StepWatch(
             time.monotonic(),
             _measured((new,)),
             _measured(old),
             reference,
-            difference,
+            self._find_difference(name, rollout.to),
+            every_s=rollout.every_s,
             compares_durations=rollout.percent <= MAX_COMPARED,
         )
         run = self._runs[name] = _Run(rollout, new, old, watch)
@@ -260,7 +262,7 @@ class Rollouts:
     def _end_run(self, name: str) -> None:
         run = self._runs.pop(name)
         for version in (run.new, *run.old):
-            version.statistics.histograms.end_fine_measuring()
+            version.statistics.end_measuring_clients()
 
 
 def _in_service(model: ServedModel, rollout: Rollout) -> tuple[ModelVersion, ...]:
@@ -274,14 +276,14 @@ def _in_service(model: ServedModel, rollout: Rollout) -> tuple[ModelVersion, ...
 
 
 def _measured(versions: Iterable[ModelVersion]) -> Window:
-    """Return what the versions have counted together since their loads."""
+    """Return what the versions have counted together since the rollout's begin."""
     window = NO_REQUESTS
     for version in versions:
-        histograms = version.statistics.histograms
-        fine = histograms.measure_finely()
-        requests, failures = histograms.outcomes()
-        durations = [sum(pair) for pair in zip(window.durations, fine, strict=True)]
-        window = Window(window.requests + requests, window.failures + failures, durations)
+        clients = version.statistics.measure_clients()
+        durations = [sum(pair) for pair in zip(window.durations, clients.durations, strict=True)]
+        window = Window(
+            window.requests + clients.requests, window.failures + clients.failures, durations
+        )
     return window
 
 

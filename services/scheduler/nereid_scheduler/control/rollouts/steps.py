@@ -9,8 +9,13 @@
     running,  abort                                              aborted
     paused
 
-A rule is open while its interval overlaps the limit: the step waits for more requests. Rules are
-checked again when the requests have grown by a fifth, so that few looks multiply the doubt.
+A rule is open while its interval overlaps the limit: the step waits for more requests. Each look
+at the rules may be wrong, and the doubts of all looks add up. Rules are checked again
+
+- when the requests have grown by a fifth, with the same doubt each time: such looks are few;
+- after each twentieth of the step's least time, for broken rules alone: a version with few
+  requests is back within that time as well. Such a look is also at the last such times, so that a
+  long good past hides nothing. The doubts of these looks fall so that together they are one.
 """
 
 from __future__ import annotations
@@ -39,10 +44,15 @@ _BROKEN_DOUBT: Final = 1e-6
 _PASS_DOUBT: Final = 0.05
 _FIRST_LOOK: Final = 20
 _GROWTH: Final = 1.2
+# Looks by time in each step's least time.
+_TIMED_LOOKS: Final = 20
 
 
 class Window(NamedTuple):
-    """Requests of versions that have ended, the failed ones, and durations by bucket."""
+    """Requests of versions that have ended, the failed ones, and durations by bucket.
+
+    Not each request has a duration that can be compared.
+    """
 
     requests: int
     failures: int
@@ -97,19 +107,26 @@ class StepWatch:
         reference: Window | None = None,
         difference: Difference | None = None,
         *,
+        every_s: float,
         compares_durations: bool = True,
     ) -> None:
         """Begin with the counts so far.
 
         reference: what to compare with at a step that leaves the versions in service no requests.
-        compares_durations: whether the versions have comparable loads.
+        every_s: the step's least time. compares_durations: whether the versions have comparable
+        loads.
         """
         self.begun_s = now_s
+        self._every_s = every_s
         self._new, self._old = new, old
+        # Time, and the counts then, at the last multiples of the step's least time.
+        self._earlier = self._latest = now_s, new, old
         self._reference = reference
         self._difference = difference
         self._compares_durations = compares_durations
         self._next_look = _FIRST_LOOK
+        self._timed_look_s = now_s + every_s / _TIMED_LOOKS
+        self._timed_looks = 0
         self.checked: list[Checked] = []
 
     def reference(self, old: Window) -> Window:
@@ -120,31 +137,62 @@ class StepWatch:
         """Return why no rule stands yet; empty if they do."""
         if self.checked:
             return ""
-        return f"{new.since(self._new).requests} of {_FIRST_LOOK} requests have come"
+        return f"{new.requests - self._new.requests} of {_FIRST_LOOK} requests have come"
 
     def check(
-        self, rules: Sequence[Rule], new: Window, old: Window, difference: Difference | None
+        self,
+        now_s: float,
+        rules: Sequence[Rule],
+        new: Window,
+        old: Window,
+        difference: Difference | None,
     ) -> list[Checked]:
         """Return how the rules stand, as of the last look or now."""
-        window = new.since(self._new)
-        if window.requests >= self._next_look:
-            self._next_look = int(window.requests * _GROWTH) + 1
-            reference = self.reference(old)
-            self.checked = [self._check(rule, window, reference, difference) for rule in rules]
+        requests = new.requests - self._new.requests
+        if requests >= self._next_look:
+            self._next_look = int(requests * _GROWTH) + 1
+            window, reference = new.since(self._new), self.reference(old)
+            self.checked = [
+                self._check(rule, window, reference, difference, _BROKEN_DOUBT) for rule in rules
+            ]
+        if now_s >= self._timed_look_s:
+            self._timed_look_s = now_s + self._every_s / _TIMED_LOOKS
+            self._timed_looks += 1
+            # The sum of 1 / n(n + 1) over all n is 1, of two looks each.
+            doubt = _BROKEN_DOUBT / (2 * self._timed_looks * (self._timed_looks + 1))
+            checked = [
+                self._check(rule, *windows, difference, doubt)
+                for windows in self._timed_windows(now_s, new, old)
+                for rule in rules
+            ]
+            broken = [each for each in checked if each.standing is Standing.BROKEN]
+            self.checked = broken or self.checked
         return self.checked
 
+    def _timed_windows(self, now_s: float, new: Window, old: Window) -> list[tuple[Window, Window]]:
+        """Return both sides' windows of the step, and those of the last one or two times of it."""
+        windows = [(new.since(self._new), self.reference(old))]
+        if now_s - self._latest[0] >= self._every_s:
+            self._earlier, self._latest = self._latest, (now_s, new, old)
+        begun_s, new_before, old_before = self._earlier
+        if begun_s > self.begun_s:
+            recent = old.since(old_before) if self._reference is None else self._reference
+            windows.append((new.since(new_before), recent))
+        return windows
+
     def _check(
-        self, rule: Rule, new: Window, old: Window, difference: Difference | None
+        self, rule: Rule, new: Window, old: Window, difference: Difference | None, doubt: float
     ) -> Checked:
+        """Return how a rule stands. doubt: that it is broken wrongly."""
         if rule.metric == ERRORS:
-            return _check_errors(rule, new, old)
+            return _check_errors(rule, new, old, doubt)
         if rule.metric == DIFFERENCE:
-            return _check_difference(rule, difference, self._difference)
+            return _check_difference(rule, difference, self._difference, doubt)
         if rule.unit == FACTOR and not self._compares_durations:
             # Load and time of day change latencies. Beside a version with most of the requests
             # nothing has the same load, and of all of them nothing is at the same time.
             return Checked(rule, Standing.HOLDS, f"{rule.metric} is not compared at this share")
-        return _check_quantile(rule, new, old)
+        return _check_quantile(rule, new, old, doubt)
 
 
 def next_state(rollout: Rollout, checked: Sequence[Checked], elapsed_s: float) -> Rollout:
@@ -163,7 +211,7 @@ def next_state(rollout: Rollout, checked: Sequence[Checked], elapsed_s: float) -
     return replace(rollout, state=DONE, reason="all rules held at every step")
 
 
-def _check_errors(rule: Rule, new: Window, old: Window) -> Checked:
+def _check_errors(rule: Rule, new: Window, old: Window, doubt: float) -> Checked:
     def at_least(window: Window, doubt: float) -> float:
         return share_at_least(window.failures, window.requests, doubt)
 
@@ -171,7 +219,7 @@ def _check_errors(rule: Rule, new: Window, old: Window) -> Checked:
         return share_at_most(window.failures, window.requests, doubt)
 
     standing = Standing.OPEN
-    if at_least(new, _BROKEN_DOUBT) - at_most(old, _BROKEN_DOUBT) >= rule.limit:
+    if at_least(new, doubt) - at_most(old, doubt) >= rule.limit:
         standing = Standing.BROKEN
     elif at_most(new, _PASS_DOUBT) - at_least(old, _PASS_DOUBT) < rule.limit:
         standing = Standing.HOLDS
@@ -182,7 +230,7 @@ def _check_errors(rule: Rule, new: Window, old: Window) -> Checked:
     return Checked(rule, standing, figures)
 
 
-def _check_quantile(rule: Rule, new: Window, old: Window) -> Checked:
+def _check_quantile(rule: Rule, new: Window, old: Window, broken_doubt: float) -> Checked:
     def limits(doubt: float) -> tuple[float, float, float, float]:
         lower, upper = quantile_between(new.durations, rule.quantile, doubt)
         if rule.unit == "ms":
@@ -190,7 +238,7 @@ def _check_quantile(rule: Rule, new: Window, old: Window) -> Checked:
         below, above = quantile_between(old.durations, rule.quantile, doubt)
         return lower, upper, below * rule.limit, above * rule.limit
 
-    lower, _, _, above = limits(_BROKEN_DOUBT)
+    lower, _, _, above = limits(broken_doubt)
     standing = Standing.OPEN
     if lower >= above:
         standing = Standing.BROKEN
@@ -199,10 +247,10 @@ def _check_quantile(rule: Rule, new: Window, old: Window) -> Checked:
         if upper < below:
             standing = Standing.HOLDS
     lower, upper = quantile_between(new.durations, rule.quantile, _PASS_DOUBT)
-    figures = f"{rule.metric} is {_span(lower, upper)} in {new.requests} requests"
+    figures = f"{rule.metric} is {_span(lower, upper)} in {sum(new.durations)} requests"
     if rule.unit != "ms":
         lower, upper = quantile_between(old.durations, rule.quantile, _PASS_DOUBT)
-        figures += f", {_span(lower, upper)} in {old.requests} of the versions in service"
+        figures += f", {_span(lower, upper)} in {sum(old.durations)} of the versions in service"
     return Checked(rule, standing, figures)
 
 
@@ -211,7 +259,7 @@ def _span(lower_ns: float, upper_ns: float) -> str:
 
 
 def _check_difference(
-    rule: Rule, difference: Difference | None, before: Difference | None
+    rule: Rule, difference: Difference | None, before: Difference | None, doubt: float
 ) -> Checked:
     """Check all comparisons, and those of the step: a long good past hides nothing."""
     if difference is None:
@@ -219,7 +267,7 @@ def _check_difference(
     recent = difference.since(before)
     standing = Standing.OPEN
     if any(
-        share_at_least(each.differing, each.compared, _BROKEN_DOUBT) >= rule.limit
+        share_at_least(each.differing, each.compared, doubt) >= rule.limit
         for each in (difference, recent)
     ):
         standing = Standing.BROKEN

@@ -6,8 +6,6 @@ from array import array
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from nereid_scheduler.core.measurements.fine_durations import BUCKETS, bucket_of
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -59,8 +57,6 @@ class LatencyHistograms:
         self.compute_input = [0] * _BUCKETS
         self.compute_infer = [0] * _BUCKETS
         self.compute_output = [0] * _BUCKETS
-        # `request` in fine buckets, while a rollout needs them.
-        self.fine: list[int] | None = None
         self._failures = 0
         self._refused = 0
         # Requests of `request` to which the model itself has responded with an error.
@@ -76,8 +72,6 @@ class LatencyHistograms:
         if ended_ns >= self._minute_ends_ns:
             self._begin_minute(ended_ns)
         self.request[_bucket(request_ns)] += 1
-        if self.fine is not None:
-            self.fine[bucket_of(request_ns)] += 1
 
     def record_queue(self, queue_ns: int) -> None:
         """Count the time of a successful request in the queue."""
@@ -106,21 +100,6 @@ class LatencyHistograms:
         if now_ns >= self._minute_ends_ns:
             self._begin_minute(now_ns)
         self._error_responses += 1
-
-    def outcomes(self) -> tuple[int, int]:
-        """Return how many requests have ended, and how many of them have failed or were refused."""
-        failed = self._failures + self._refused
-        return sum(self.request) + failed, failed + self._error_responses
-
-    def measure_finely(self) -> list[int]:
-        """Return the counts of durations in fine buckets, from the first such call on."""
-        if self.fine is None:
-            self.fine = [0] * BUCKETS
-        return self.fine
-
-    def end_fine_measuring(self) -> None:
-        """Forget the counts in fine buckets."""
-        self.fine = None
 
     def recent(self, now_ns: int, minutes: int = WINDOW_MINUTES) -> RecentLoad | None:
         """Return what the last minutes were like; `None` if they had no request.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.observability.metrics import CANCELED, CLOSING_REASONS, FAILURE_REASONS
 from nereid.pb import kserve_pb2
+from nereid_scheduler.core.measurements.client_outcomes import ClientOutcomes
 from nereid_scheduler.core.measurements.latency_histograms import LatencyHistograms
 
 if TYPE_CHECKING:
@@ -138,6 +139,8 @@ class ModelStatistics:
         # Warm-up requests are not counted.
         self.first_execution_ns = 0
         self.histograms = LatencyHistograms()
+        # While a rollout needs them.
+        self._clients: ClientOutcomes | None = None
         # Counters for the metrics page only.
         self.failures = dict.fromkeys(FAILURE_REASONS, 0)
         self.refused = 0
@@ -162,9 +165,21 @@ class ModelStatistics:
         counts += [duration.count for duration in durations]
         return sum(counts) + sum(self.batches_closed.values())
 
+    def measure_clients(self) -> ClientOutcomes:
+        """Return the outcomes of clients' requests, from the first such call on."""
+        if self._clients is None:
+            self._clients = ClientOutcomes()
+        return self._clients
+
+    def end_measuring_clients(self) -> None:
+        """Forget the outcomes of clients' requests."""
+        self._clients = None
+
     def record_execution(self, batch: Batch, execution: Execution) -> None:
         """Count an executed batch; its requests are counted when they end."""
         self.execution_count += 1
+        if self._clients is not None and any(entry.request.is_shadow for entry in batch.entries):
+            self._clients.record_copies(execution.finished_ns)
         if execution.gpu_uuid:
             self.gpus[execution.gpu_uuid].execution_count += 1
         self.last_inference_ms = max(self.last_inference_ms, execution.epoch_ms)
@@ -195,6 +210,8 @@ class ModelStatistics:
         self.compute.record_execution(execution)
         self.histograms.record_request(request_ns, ended_ns)
         self.histograms.record_queue(queue_ns)
+        if self._clients is not None and not entry.request.is_shadow:
+            self._clients.record_success(entry.received_ns, ended_ns)
         if execution.gpu_uuid:
             share = self.gpus[execution.gpu_uuid]
             share.record_success(execution, size, request_ns, queue_ns)
@@ -213,17 +230,23 @@ class ModelStatistics:
         self.fail.record(1, now_ns - entry.received_ns)
         if reason != CANCELED:
             self.histograms.record_failure(now_ns)
+            if self._clients is not None and not entry.request.is_shadow:
+                self._clients.record_failure()
         self.failures[reason] += 1
 
-    def record_refusal(self, now_ns: int) -> None:
+    def record_refusal(self, entry: Entry, now_ns: int) -> None:
         """Count a request that the full queue refuses."""
         self.refused += 1
         self.histograms.record_refusal(now_ns)
+        if self._clients is not None and not entry.request.is_shadow:
+            self._clients.record_failure()
 
-    def record_error_response(self, now_ns: int) -> None:
+    def record_error_response(self, entry: Entry, now_ns: int) -> None:
         """Count a successful request whose model has responded with an error."""
         self.error_responses += 1
         self.histograms.record_error_response(now_ns)
+        if self._clients is not None and not entry.request.is_shadow:
+            self._clients.record_error_response()
 
     def record_cache_hit(self, entry: Entry, now_ns: int) -> None:
         """Count a request whose response was found in the cache, so that it was never queued."""
@@ -231,6 +254,8 @@ class ModelStatistics:
         self.success.record(1, took_ns)
         self.cache_hit.record(1, took_ns)
         self.histograms.record_request(took_ns, now_ns)
+        if self._clients is not None:
+            self._clients.record_success(entry.received_ns, now_ns)
         self.last_used_ns = now_ns
 
     def record_cache_miss(self, lookup_ns: int, insertion_ns: int) -> None:

@@ -65,9 +65,9 @@ class Site:
 
     def serve(self, requests: int = 1000) -> None:
         for served in (self.old, self.new):
-            histograms = served.ready_runtime.statistics.histograms
+            clients = served.ready_runtime.statistics.measure_clients()
             for _ in range(requests):
-                histograms.record_request(5 * MS, 1)
+                clients.record_success(0, 5 * MS)
 
     @property
     def state(self) -> tuple[str, int]:
@@ -96,18 +96,20 @@ async def site() -> AsyncIterator[Site]:
 
 
 async def test_a_rollout_is_measured_step_by_step(site: Site) -> None:
+    statistics = site.new.ready_runtime.statistics
+    measured = statistics.measure_clients()
     await site.begin()
     await site.reach("done", 100)
     assert site.rollouts.ended == {("m", "done"): 1}
-    await until(lambda: site.new.ready_runtime.statistics.histograms.fine is None)
+    await until(lambda: statistics.measure_clients() is not measured)
     document = site.rollouts.describe("m")
     assert (document["to"], document["percent"], document["rules"]) == (4, 100, [])
 
 
 async def test_how_rules_stand_is_shown_while_they_wait(site: Site) -> None:
     await site.begin(every_seconds=600)
-    await until(lambda: site.new.ready_runtime.statistics.histograms.fine is not None)
-    assert site.rollouts.describe("m")["waits_for"] == "0 of 20 requests have come"
+    wait = "0 of 20 requests have come"
+    await until(lambda: site.rollouts.describe("m").get("waits_for") == wait)
     site.serve()
     await until(lambda: site.rollouts.describe("m")["rules"])
     assert "waits_for" not in site.rollouts.describe("m")
@@ -139,6 +141,37 @@ async def test_a_version_that_is_not_ready_any_more_loses_its_requests(site: Sit
     found = site.traffic.find("m")
     assert found is not None
     assert found.traffic == make_traffic({3: 1, 4: 0})
+
+
+@pytest.mark.parametrize("which", ["old", "new"])
+async def test_a_reload_measures_the_step_anew(site: Site, which: str) -> None:
+    wait = "0 of 20 requests have come"
+    await site.begin(every_seconds=600)
+    await until(lambda: site.rollouts.describe("m").get("waits_for") == wait)
+    site.serve()
+    await until(lambda: site.rollouts.describe("m")["rules"])
+    reloaded = version(3 if which == "old" else 4)
+    setattr(site, which, reloaded)
+    site.catalogue.set_model(served_model("m", site.old, site.new))
+    await until(lambda: site.rollouts.describe("m").get("waits_for") == wait)
+    assert site.state == ("running", 50)
+
+
+async def test_a_reload_at_all_requests_goes_back_a_step_for_what_it_compares_with(
+    site: Site,
+) -> None:
+    await site.begin(every_seconds=0.3)
+    await site.reach("running", 100)
+    await until(lambda: "waits_for" in site.rollouts.describe("m"))
+    site.new = version(4)
+    site.catalogue.set_model(served_model("m", site.old, site.new))
+    site.events.clear()
+    await site.reach("done", 100)
+    assert [event.split(": ")[1] for event in site.events] == [
+        "running, 50%",
+        "running, 100%",
+        "done, 100%",
+    ]
 
 
 async def test_a_rollout_that_could_not_go_back_waits(site: Site) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -68,28 +68,44 @@ class Version:
         return Window(self.requests, self.failures, list(self.durations))
 
 
+def watching(**more: Any) -> StepWatch:
+    """The watch of a step without requests."""
+    return StepWatch(0.0, NO_REQUESTS, NO_REQUESTS, **{"every_s": EVERY_S} | more)
+
+
 def run(
-    seed: int, new: Version, *, breaks_at_s: float = 0.0, rate: int = RATE
+    seed: int,
+    new: Version,
+    *,
+    breaks_at_s: float = 0.0,
+    rate: float = RATE,
+    rules: str = RULES,
+    every_s: float = EVERY_S,
 ) -> tuple[Rollout, float]:
     """Run a rollout to its end; the rollout, and the seconds since its break."""
     chance = random.Random(seed)
     old, good = Version(), Version()
-    rollout, now_s = begun(), 0.0
-    watch = StepWatch(now_s, NO_REQUESTS, NO_REQUESTS)
+    rollout, now_s = begun(rules, every_s=every_s), 0.0
+    came = 0.0
+    watch = watching(every_s=every_s)
     while not rollout.is_over and now_s < 7200:
         now_s += 1
         if now_s > breaks_at_s:
             good.failing, good.slower = new.failing, new.slower
-        mine = round(rate * rollout.percent / 100)
+        came += rate
+        requests, came = int(came), came % 1
+        mine = sum(chance.random() * 100 < rollout.percent for _ in range(requests))
         good.serve(chance, mine)
-        old.serve(chance, rate - mine)
-        checked = watch.check(rollout.rules, good.window(), old.window(), None)
+        old.serve(chance, requests - mine)
+        checked = watch.check(now_s, rollout.rules, good.window(), old.window(), None)
         after = next_state(rollout, checked, now_s - watch.begun_s)
         if after.step != rollout.step:
             reference = watch.reference(old.window()) if after.percent == WHOLE else None
             comparable = after.percent <= MAX_COMPARED
             now, before = good.window(), old.window()
-            watch = StepWatch(now_s, now, before, reference, compares_durations=comparable)
+            watch = StepWatch(
+                now_s, now, before, reference, every_s=every_s, compares_durations=comparable
+            )
         rollout = after
     return rollout, now_s - breaks_at_s
 
@@ -112,6 +128,26 @@ def test_a_version_that_becomes_slow_goes_back(seed: int) -> None:
     assert took_s <= 2 * EVERY_S
 
 
+@pytest.mark.parametrize("seed", range(RUNS))
+def test_a_version_with_few_requests_goes_back_within_its_step(seed: int) -> None:
+    # It gets 15 requests in the time of a step.
+    rollout, took_s = run(seed, Version(failing=1.0), rate=0.5, every_s=300.0)
+    assert rollout.state == BACK
+    assert took_s <= 300
+
+
+@pytest.mark.parametrize("seed", range(RUNS))
+def test_a_long_good_past_hides_no_slowness(seed: int) -> None:
+    # Half of all requests would have to be slow, of the whole step.
+    slow = Version(slower=4.0)
+    rollout, took_s = run(
+        seed, slow, rules="errors<0.1% p50<2x", rate=2.0, breaks_at_s=900.0, every_s=300.0
+    )
+    assert rollout.state == BACK
+    assert "p50<2x is broken" in rollout.reason
+    assert took_s <= 600
+
+
 @pytest.mark.parametrize("runs", [3, pytest.param(EQUAL_RUNS, marks=pytest.mark.nightly)])
 def test_equal_versions_never_go_back(runs: int) -> None:
     for seed in range(runs):
@@ -120,17 +156,27 @@ def test_equal_versions_never_go_back(runs: int) -> None:
         assert rollout.traffic() == make_traffic({4: 100}, "header:x-user")
 
 
+@pytest.mark.parametrize("runs", [1, pytest.param(EQUAL_RUNS, marks=pytest.mark.nightly)])
+def test_equal_versions_with_few_requests_never_go_back(runs: int) -> None:
+    for seed in range(runs):
+        # Hundreds of looks by time, as the rules stay open.
+        rollout, _ = run(
+            2000 + seed, Version(), rate=2.0, rules="errors<0.1% p95<1.2x", every_s=300.0
+        )
+        assert rollout.state == RUNNING, rollout.reason
+
+
 def test_a_step_waits_for_requests_however_long_it_lasts() -> None:
     rollout = begun()
     few = Window(10, 10, [0] * BUCKETS)
-    watch = StepWatch(0.0, NO_REQUESTS, NO_REQUESTS)
-    assert watch.check(rollout.rules, few, few, None) == []
+    watch = watching()
+    assert watch.check(0.0, rollout.rules, few, few, None) == []
     assert next_state(rollout, [], 1e6) is rollout
     # Enough of them, but nothing to compare with: no rule holds, and none is broken.
     durations = [0] * BUCKETS
     durations[bucket_of(5_000_000)] = 9950
     alone = Window(10_000, 50, durations)
-    checked = watch.check(rollout.rules, alone, NO_REQUESTS, None)
+    checked = watch.check(0.0, rollout.rules, alone, NO_REQUESTS, None)
     assert [each.standing for each in checked] == [Standing.OPEN, Standing.OPEN]
     assert next_state(rollout, checked, 1e6) is rollout
 
@@ -138,7 +184,7 @@ def test_a_step_waits_for_requests_however_long_it_lasts() -> None:
 @pytest.mark.parametrize("seed", range(RUNS))
 def test_a_version_that_differs_goes_back(seed: int) -> None:
     rollout = begun("difference<1e-3")
-    watch = StepWatch(0.0, NO_REQUESTS, NO_REQUESTS)
+    watch = watching()
     chance = random.Random(seed)
     compared = differing = 0
     for second in range(1, 600):
@@ -146,7 +192,7 @@ def test_a_version_that_differs_goes_back(seed: int) -> None:
         compared += 20
         differing += sum(chance.random() < (0.0001 if second < 30 else 0.1) for _ in range(20))
         shadow = Difference(compared, differing)
-        checked = watch.check(rollout.rules, served, served, shadow)
+        checked = watch.check(float(second), rollout.rules, served, served, shadow)
         rollout = next_state(rollout, checked, 0.0)
         if rollout.is_over:
             break
@@ -157,14 +203,14 @@ def test_a_version_that_differs_goes_back(seed: int) -> None:
 def test_a_long_good_past_hides_no_difference() -> None:
     rollout = begun("difference<1e-3")
     past = Difference(1_000_000, 0)
-    watch = StepWatch(0.0, NO_REQUESTS, NO_REQUESTS, None, past)
+    watch = watching(difference=past)
     served = Window(1000, 0, [0] * BUCKETS)
-    (checked,) = watch.check(rollout.rules, served, served, Difference(1_000_100, 20))
+    (checked,) = watch.check(0.0, rollout.rules, served, served, Difference(1_000_100, 20))
     assert checked.standing is Standing.BROKEN
     assert checked.figures.endswith("20 of 100 in this step")
     # A shadow that was set anew has no past.
-    watch = StepWatch(0.0, NO_REQUESTS, NO_REQUESTS, None, past)
-    (checked,) = watch.check(rollout.rules, served, served, Difference(4000, 0))
+    watch = watching(difference=past)
+    (checked,) = watch.check(0.0, rollout.rules, served, served, Difference(4000, 0))
     assert checked.standing is Standing.HOLDS
 
 
@@ -185,8 +231,8 @@ def test_too_few_compared_responses_decide_nothing(
 ) -> None:
     rollout = begun("difference<1e-3")
     served = Window(1000, 0, [0] * BUCKETS)
-    watch = StepWatch(0.0, NO_REQUESTS, NO_REQUESTS)
-    (checked,) = watch.check(rollout.rules, served, served, shadow)
+    watch = watching()
+    (checked,) = watch.check(0.0, rollout.rules, served, served, shadow)
     assert checked.standing is standing
 
 
@@ -194,20 +240,20 @@ def test_absolute_limits_of_durations() -> None:
     rollout = begun("p50<4ms p95<10ms")
     version = Version(failing=0.0)
     version.serve(random.Random(1), 5000)
-    watch = StepWatch(0.0, NO_REQUESTS, NO_REQUESTS)
-    checked = watch.check(rollout.rules, version.window(), NO_REQUESTS, None)
+    watch = watching()
+    checked = watch.check(0.0, rollout.rules, version.window(), NO_REQUESTS, None)
     assert [each.standing for each in checked] == [Standing.BROKEN, Standing.HOLDS]
     assert checked[0].figures.startswith("p50 is 4.9")
 
 
 def test_rules_are_looked_at_when_requests_have_grown_by_a_fifth() -> None:
     rollout = begun("errors<50%")
-    watch = StepWatch(0.0, NO_REQUESTS, NO_REQUESTS)
+    watch = watching()
     looks = 0
     before: object = None
     for requests in range(1, 2000):
         window = Window(requests, 0, [0] * BUCKETS)
-        checked = watch.check(rollout.rules, window, window, None)
+        checked = watch.check(0.0, rollout.rules, window, window, None)
         looks += checked is not before and bool(checked)
         before = checked
     assert looks == 25
@@ -215,9 +261,9 @@ def test_rules_are_looked_at_when_requests_have_grown_by_a_fifth() -> None:
 
 def test_the_last_step_is_compared_with_the_requests_before_it() -> None:
     before = Window(500, 5, [0] * BUCKETS)
-    first = StepWatch(0.0, NO_REQUESTS, NO_REQUESTS)
+    first = watching()
     assert first.reference(before).requests == 500
-    last = StepWatch(1.0, NO_REQUESTS, before, first.reference(before))
+    last = StepWatch(1.0, NO_REQUESTS, before, first.reference(before), every_s=EVERY_S)
     assert last.reference(before).failures == 5
 
 
@@ -226,9 +272,9 @@ def test_durations_are_compared_only_beside_versions_with_as_many_requests() -> 
     for version in (slow, quick):
         version.serve(random.Random(1), 2000)
     for compares, standing in ((True, Standing.BROKEN), (False, Standing.HOLDS)):
-        watch = StepWatch(0.0, NO_REQUESTS, NO_REQUESTS, compares_durations=compares)
+        watch = watching(compares_durations=compares)
         factor, absolute = watch.check(
-            begun("p99<2x p95<10ms").rules, slow.window(), quick.window(), None
+            0.0, begun("p99<2x p95<10ms").rules, slow.window(), quick.window(), None
         )
         assert (factor.standing, absolute.standing) == (standing, Standing.BROKEN)
     with pytest.raises(ValueError, match="p99<2x compares at steps up to 50%"):

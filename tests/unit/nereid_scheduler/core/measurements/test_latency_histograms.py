@@ -7,7 +7,6 @@ from bisect import bisect_left
 import pytest
 
 from nereid.observability.metrics import BACKEND, CANCELED
-from nereid_scheduler.core.measurements.fine_durations import bucket_of
 from nereid_scheduler.core.measurements.latency_histograms import (
     BOUNDS_US,
     WINDOW_MINUTES,
@@ -133,27 +132,3 @@ def test_the_bucket_by_bit_length_is_the_one_that_bisect_finds() -> None:
         histograms = LatencyHistograms()
         histograms.record_queue(duration_ns)
         assert histograms.queue.index(1) == bisect_left(bounds_ns, duration_ns), duration_ns
-
-
-def test_fine_durations_are_counted_only_while_somebody_needs_them() -> None:
-    histograms = LatencyHistograms()
-    histograms.record_request(5 * MS, MINUTE)
-    counts = histograms.measure_finely()
-    assert histograms.measure_finely() is counts
-    histograms.record_request(5 * MS, MINUTE)
-    histograms.record_request(60 * MS, MINUTE)
-    assert (sum(counts), counts[bucket_of(5 * MS)]) == (2, 1)
-    histograms.end_fine_measuring()
-    histograms.record_request(5 * MS, MINUTE)
-    assert sum(counts) == 2
-    assert sum(histograms.measure_finely()) == 0
-
-
-def test_outcomes_count_what_failed_was_refused_or_had_an_error_response() -> None:
-    histograms = LatencyHistograms()
-    for _ in range(5):
-        histograms.record_request(MS, MINUTE)
-    histograms.record_error_response(MINUTE)
-    histograms.record_failure(MINUTE)
-    histograms.record_refusal(2 * MINUTE)
-    assert histograms.outcomes() == (7, 3)

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.backends import ModelLostError
-from nereid.core.errors import Internal, ProtocolError
+from nereid.core.errors import Internal, ProtocolError, worker_lost_message
 from nereid.core.methods import CONFINED_KEY, EXECUTE_PATH, INFER_PATH
 from nereid.core.wire.messages import ErrorStatus
 from nereid.rpc import RpcError, Status, open_for_other_process
@@ -61,7 +61,7 @@ class DirectSupervisor:
                 worker.send_json(wire.SERVE, self._stream_settings())
                 self._supervise(on_wake)
         except ModelLostError:
-            text = f"Stub process '{self._spec.name}' is not healthy."
+            text = worker_lost_message(self._spec.name)
             error_status = ErrorStatus(Internal.code, text, accepted=True)
             on_lost = context.on_model_lost
             on_lost(context.number, worker.last_batch, error_status)
