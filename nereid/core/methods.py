@@ -39,5 +39,7 @@ MEMORY_KEY: Final = "nereid-memory"
 SHM_NAMESPACE_KEY: Final = "nereid-shm-namespace"
 # Present if an Infer link is for calls of models, which are not sent again over another link.
 MODEL_CALLS_KEY: Final = "nereid-model-calls"
+# Present on an Infer link of a gateway that checks its clients' rights.
+ACCESS_CONTROL_KEY: Final = "nereid-access-control"
 # On a forwarded control call: the receiver responds only for itself.
 FORWARDED_KEY: Final = "nereid-forwarded"

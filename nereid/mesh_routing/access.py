@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nereid import rpc
-from nereid.core.methods import INFER_PATH, MODEL_CALLS_KEY, SHM_NAMESPACE_KEY
+from nereid.core.methods import (
+    ACCESS_CONTROL_KEY,
+    INFER_PATH,
+    MODEL_CALLS_KEY,
+    SHM_NAMESPACE_KEY,
+)
 from nereid.core.wire.codecs import RequestCodec, ResponseCodec
 from nereid.mesh_routing.router.only_scheduler import OnlySchedulerRouter
 
@@ -54,15 +59,24 @@ class _LinkCodec:
         self.decode = ResponseCodec().decode
 
 
-def dial_scheduler(channel: rpc.Channel, domain: str = "", *, for_models: bool = False) -> OpenLink:
+def dial_scheduler(
+    channel: rpc.Channel,
+    domain: str = "",
+    *,
+    for_models: bool = False,
+    has_access_control: bool = False,
+) -> OpenLink:
     """Return a function that opens a link over a channel and redials it until it is closed.
 
     domain: text that identifies this process's shared memory. for_models: true if models make the
-    requests; these are not sent again when the link breaks.
+    requests; these are not sent again when the link breaks. has_access_control: true if clients'
+    rights are checked.
     """
     metadata = [(SHM_NAMESPACE_KEY, domain)]
     if for_models:
         metadata.append((MODEL_CALLS_KEY, "1"))
+    if has_access_control:
+        metadata.append((ACCESS_CONTROL_KEY, "1"))
 
     def open_link(**callbacks: Any) -> SchedulerLink:
         return rpc.dial_link(channel, INFER_PATH, _LinkCodec(), metadata=metadata, **callbacks)

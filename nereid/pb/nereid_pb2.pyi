@@ -741,7 +741,7 @@ class RequestFrame(_message.Message):
     def __init__(self, requests: _Optional[_Iterable[_Union[InferRequest, _Mapping]]] = ..., cancelled_ids: _Optional[_Iterable[int]] = ..., paused_ids: _Optional[_Iterable[int]] = ..., resumed_ids: _Optional[_Iterable[int]] = ..., released_segments: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class InferRequest(_message.Message):
-    __slots__ = ("id", "head", "payloads", "request_id", "parameters", "priority", "timeout_us", "remaining_us", "trace_context", "error_status", "digest", "accepts_many", "caller", "resent", "sequence_owner", "timings", "text_digest", "caller_key", "is_shadow")
+    __slots__ = ("id", "head", "payloads", "request_id", "parameters", "priority", "timeout_us", "remaining_us", "trace_context", "error_status", "digest", "accepts_many", "caller", "resent", "sequence_owner", "timings", "text_digest", "caller_key", "is_shadow", "callable_models", "confined_caller")
     class ParametersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -768,6 +768,8 @@ class InferRequest(_message.Message):
     TEXT_DIGEST_FIELD_NUMBER: _ClassVar[int]
     CALLER_KEY_FIELD_NUMBER: _ClassVar[int]
     IS_SHADOW_FIELD_NUMBER: _ClassVar[int]
+    CALLABLE_MODELS_FIELD_NUMBER: _ClassVar[int]
+    CONFINED_CALLER_FIELD_NUMBER: _ClassVar[int]
     id: int
     head: bytes
     payloads: _containers.RepeatedCompositeFieldContainer[Payload]
@@ -787,7 +789,9 @@ class InferRequest(_message.Message):
     text_digest: bytes
     caller_key: bytes
     is_shadow: bool
-    def __init__(self, id: _Optional[int] = ..., head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., request_id: _Optional[str] = ..., parameters: _Optional[_Mapping[str, _kserve_pb2.InferParameter]] = ..., priority: _Optional[int] = ..., timeout_us: _Optional[int] = ..., remaining_us: _Optional[int] = ..., trace_context: _Optional[bytes] = ..., error_status: _Optional[_Union[ErrorStatus, _Mapping]] = ..., digest: _Optional[bytes] = ..., accepts_many: bool = ..., caller: _Optional[int] = ..., resent: bool = ..., sequence_owner: _Optional[str] = ..., timings: bool = ..., text_digest: _Optional[bytes] = ..., caller_key: _Optional[bytes] = ..., is_shadow: bool = ...) -> None: ...
+    callable_models: bytes
+    confined_caller: int
+    def __init__(self, id: _Optional[int] = ..., head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., request_id: _Optional[str] = ..., parameters: _Optional[_Mapping[str, _kserve_pb2.InferParameter]] = ..., priority: _Optional[int] = ..., timeout_us: _Optional[int] = ..., remaining_us: _Optional[int] = ..., trace_context: _Optional[bytes] = ..., error_status: _Optional[_Union[ErrorStatus, _Mapping]] = ..., digest: _Optional[bytes] = ..., accepts_many: bool = ..., caller: _Optional[int] = ..., resent: bool = ..., sequence_owner: _Optional[str] = ..., timings: bool = ..., text_digest: _Optional[bytes] = ..., caller_key: _Optional[bytes] = ..., is_shadow: bool = ..., callable_models: _Optional[bytes] = ..., confined_caller: _Optional[int] = ...) -> None: ...
 
 class ResponseFrame(_message.Message):
     __slots__ = ("responses", "cached_models", "trace_rules", "log_rules", "traces", "ownership", "inputs_in_use", "timings", "last_counts", "models_changed", "traffic_keys", "model_shadows")

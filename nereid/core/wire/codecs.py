@@ -59,6 +59,8 @@ _TEXT_DIGEST: Final = 0x8A
 _TEXT_DIGEST_TAG: Final = bytes((_TEXT_DIGEST, 1))
 _CALLER_KEY: Final = 0x92
 _CALLER_KEY_TAG: Final = bytes((_CALLER_KEY, 1))
+_CALLABLE_MODELS: Final = 0xA2
+_CALLABLE_MODELS_TAG: Final = bytes((_CALLABLE_MODELS, 1))
 
 
 class RequestCodec:
@@ -121,6 +123,9 @@ class RequestCodec:
             tail += _TEXT_DIGEST_TAG + encode_varint(len(item.text_digest)) + item.text_digest
         if item.caller_key:
             tail += _CALLER_KEY_TAG + encode_varint(len(item.caller_key)) + item.caller_key
+        if item.callable_models:
+            rights = item.callable_models
+            tail += _CALLABLE_MODELS_TAG + encode_varint(len(rights)) + rights
         return tail
 
     def _message(self, items: list[ToScheduler]) -> bytes:
@@ -174,6 +179,7 @@ def _is_plain(item: InferRequest) -> bool:
         or item.error_status
         or item.wants_timings
         or item.is_shadow
+        or item.confined_caller
     )
 
 
@@ -197,6 +203,10 @@ def _read_tail(request: InferRequest, frame: bytes, position: int, end: int, now
         elif tag == _CALLER_KEY and number == 1 and position < end:
             number, position = decode_varint(frame, position)
             request.caller_key = frame[position : position + number]
+            position += number
+        elif tag == _CALLABLE_MODELS and number == 1 and position < end:
+            number, position = decode_varint(frame, position)
+            request.callable_models = frame[position : position + number]
             position += number
         else:
             return False
@@ -469,11 +479,11 @@ def _write_request(item: InferRequest, message: pb.InferRequest, now: float) -> 
         message.trace_context = item.trace_context
     if item.error_status:
         write_error(item.error_status, message.error_status)
-    if item.digest or item.text_digest or item.caller_key:
+    if item.digest or item.text_digest or item.caller_key or item.callable_models:
         message.digest, message.text_digest = item.digest, item.text_digest
-        message.caller_key = item.caller_key
-    if item.caller:
-        message.caller = item.caller
+        message.caller_key, message.callable_models = item.caller_key, item.callable_models
+    if item.caller or item.confined_caller:
+        message.caller, message.confined_caller = item.caller, item.confined_caller
     if item.accepts_many or item.resent or item.wants_timings or item.is_shadow:
         message.is_shadow = item.is_shadow
         message.accepts_many, message.resent = item.accepts_many, item.resent
@@ -501,6 +511,8 @@ def _read_request(message: pb.InferRequest, now: float) -> InferRequest:
     request.text_digest = message.text_digest
     request.caller_key = message.caller_key
     request.is_shadow = message.is_shadow
+    request.callable_models = message.callable_models
+    request.confined_caller = message.confined_caller
     return request
 
 

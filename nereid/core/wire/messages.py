@@ -68,8 +68,10 @@ class InferRequest:
 
     __slots__ = (
         "accepts_many",
+        "callable_models",
         "caller",
         "caller_key",
+        "confined_caller",
         "deadline",
         "depth",
         "digest",
@@ -113,6 +115,8 @@ class InferRequest:
         text_digest: bytes = b"",
         caller_key: bytes = b"",
         is_shadow: bool = False,
+        callable_models: bytes = b"",
+        confined_caller: int = 0,
     ) -> None:
         self.id = id
         self.head = head
@@ -148,6 +152,12 @@ class InferRequest:
         self.caller_key = caller_key
         # True for a copy, which must delay no other request.
         self.is_shadow = is_shadow
+        # Models that confined models may call for this request (nereid.core.callable_models), or
+        # empty.
+        self.callable_models = callable_models
+        # Instance whose confined model sent the request, unless --sandbox-call lets the model call
+        # this one. It is known even if `caller` is not, as for calls outside a request.
+        self.confined_caller = confined_caller
 
 
 class Cancel(NamedTuple):

@@ -27,11 +27,17 @@ class SchedulerChannels:
         specs: Iterable[AddressSpec],
         open_channel: Callable[[str], Channel],
         domain: str = "",
+        *,
+        has_access_control: bool = False,
     ) -> None:
-        """Set up the access; `domain` is the text of shm_namespace() in nereid.shm.segments."""
+        """Set up the access. domain: shm_namespace() of nereid.shm.segments.
+
+        has_access_control: as in dial_scheduler().
+        """
         self._specs = list(specs)
         self._open_channel = open_channel
         self._domain = domain
+        self._has_access_control = has_access_control
         self._channels: dict[str, Channel] = {}
         self._live_addresses: Callable[[], list[str]] = list
         self._tasks: set[asyncio.Task[None]] = set()
@@ -59,7 +65,7 @@ class SchedulerChannels:
     def open_link(self, address: str) -> OpenLink:
         """Open a channel to an address; return a function that opens a link over the channel."""
         channel = self._channels[address] = self._open_channel(address)
-        return dial_scheduler(channel, self._domain)
+        return dial_scheduler(channel, self._domain, has_access_control=self._has_access_control)
 
     def close_channel(self, address: str) -> None:
         """Close the channel to an address."""

@@ -154,8 +154,8 @@ class SandboxSettings:
     )  # fmt: skip
     sandbox_call: tuple[str, ...] = flag(
         (), "CALLER:MODEL, patterns as in a shell: a confined model that may call other models by"
-        " BLS, and these; may be given several times; none: all may call all", _call_rule,
-        repeated=True,
+        " BLS, and these; may be given several times; none: any, with --auth-config its clients'",
+        _call_rule, repeated=True,
     )  # fmt: skip
 
 

@@ -44,18 +44,22 @@ async def serve(
 ) -> int:
     """Serve until shutdown is requested; return the exit code."""
     domain = shm_namespace(settings.shm_limit_bytes)
+    has_access_control = bool(settings.auth_config)
     address = only_address(settings.scheduler_address)
     mesh: MeshAccess
     if address is not None:
         channel = _open_channel(settings, address, replaceable=False)
-        mesh, close = OneScheduler(dial_scheduler(channel, domain), channel), channel.close
+        open_link = dial_scheduler(channel, domain, has_access_control=has_access_control)
+        mesh, close = OneScheduler(open_link, channel), channel.close
     else:
         # Most gateways connect to a single scheduler.
         from nereid.mesh_routing.several.scheduler_channels import SchedulerChannels  # noqa: PLC0415
 
         specs = parse_addresses(settings.scheduler_address)
         open_channel = partial(_open_channel, settings, replaceable=True)
-        several = SchedulerChannels(specs, open_channel, domain)
+        several = SchedulerChannels(
+            specs, open_channel, domain, has_access_control=has_access_control
+        )
         mesh, close = several, several.close
     service = GatewayService(settings, mesh=mesh, ports=ports, group=group)
     try:

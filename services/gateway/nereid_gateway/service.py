@@ -130,6 +130,7 @@ class GatewayService:
             self._on_notice,
             timeline=self._timeline,
             limits_addresses=settings.hardened,
+            has_access_control=bool(settings.auth_config),
             shadows=self._shadows,
         )
         chain = _infer_chain(settings, self._upstream, group, self._timeline)

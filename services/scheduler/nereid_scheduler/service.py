@@ -23,6 +23,7 @@ from nereid.process.service_process import StartError
 from nereid.rpc import Handlers
 from nereid.timeline.collection import TimelineStreams
 from nereid_scheduler.admission.admission import Admission, stopping_response
+from nereid_scheduler.admission.call_rights import CallRights
 from nereid_scheduler.admission.gateway_links import GatewayLinks
 from nereid_scheduler.control.rules import EXPLICIT
 from nereid_scheduler.control.shards.remote_control import RemoteControl
@@ -116,6 +117,7 @@ class SchedulerService:
             models.load_queue,
             environment.traces,
             models.loader.nested_calls,
+            call_rights=CallRights(models.loader.instances.placed),
             first_runs=models.loader.first_runs,
             has_moved=models.owners.has_moved,
             load_on_demand=on_demand.request,
@@ -213,9 +215,9 @@ class SchedulerService:
         streams[PEER_PATH] = self._accept_peer
         return Handlers(async_unary=self._remote_control.handlers(), stream=streams)
 
-    def attach(self, link: Link[FromScheduler]) -> None:
+    def attach(self, link: Link[FromScheduler], *, has_access_control: bool = False) -> None:
         """Serve a gateway in this process. Call this before the gateway sends its first item."""
-        self._gateways.attach(link)
+        self._gateways.attach(link, has_access_control=has_access_control)
 
     def announce(self) -> None:
         """Send all gateways the current notices, such as the settings and the cached models."""

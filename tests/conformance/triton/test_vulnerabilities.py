@@ -215,6 +215,30 @@ def test_a_python_models_memory_is_a_clients_on_triton(real: triton.Triton, mesh
     assert not [maps for maps in mapped if " /dev/shm/" in maps]
 
 
+def test_an_error_of_triton_names_a_models_memory(venv: Path, mesh: Mesh, tmp_path: Path) -> None:
+    """A request that is larger than the memory, of which a container has 64 MiB by default."""
+    mount = 'mount -t tmpfs -o size=64m none /dev/shm && exec "$@"'
+    wrapper = ("unshare", "--mount", "--map-root-user", "sh", "-c", mount, "sh")
+    size_bytes = 66_800_000
+    parameters = {"binary_data_size": size_bytes}
+    shape = [size_bytes // 4]
+    tensor = {"name": "X", "shape": shape, "datatype": "FP32", "parameters": parameters}
+    head = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}})
+    headers = {"Inference-Header-Content-Length": str(len(head))}
+    body = head.encode() + bytes(size_bytes)
+    with skipping():
+        models, log = _repository(tmp_path / "real"), tmp_path / "real.log"
+        real = triton.Triton(models, log, _FLAGS, wrapper)
+    try:
+        name = f"nereid_bench_{real.server.http_port}_"
+        status, response = ask(_http(real), _INFER, "POST", body, headers)
+        assert (status, name.encode() in response) == (500, True)
+    finally:
+        real.stop()
+    status, response = ask(mesh.http, _INFER, "POST", body, headers)
+    assert (status, len(response) > size_bytes) == (200, True)
+
+
 def test_a_region_of_triton_uses_a_closed_descriptor(
     real: triton.Triton, mesh: Mesh, objects: Objects
 ) -> None:

@@ -36,8 +36,12 @@ class Triton:
     Every call may raise BenchError: it does not start, or dies all the time.
     """
 
-    def __init__(self, repository: Path, log: Path, flags: tuple[str, ...]) -> None:
+    def __init__(
+        self, repository: Path, log: Path, flags: tuple[str, ...], wrapper: tuple[str, ...] = ()
+    ) -> None:
+        """wrapper: a command that starts the one behind it."""
         self._repository, self._log, self._flags = repository, log, flags
+        self._wrapper = wrapper
         self.deaths: list[str] = []
         self._gone: BenchError | None = None
         self._process, self.server = self._start()
@@ -57,7 +61,7 @@ class Triton:
         ports = free_port(), free_port(), free_port()
         command = triton.command(VENV, self._repository, self._log, ports)
         caches = Path(command.argv[0]).parents[1] / "caches"
-        argv = [*command.argv, *_FLAGS, f"--cache-directory={caches}", *self._flags]
+        argv = [*self._wrapper, *command.argv, *_FLAGS, f"--cache-directory={caches}", *self._flags]
         process = ServerProcess(Command(argv, command.log, command.environment))
         try:
             _await_models(process, ports[0])

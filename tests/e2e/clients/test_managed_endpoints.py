@@ -5,7 +5,9 @@ from __future__ import annotations
 import http.client
 import json
 import shutil
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +169,48 @@ def test_models_are_loaded_listed_invoked_and_unloaded(platform: Platform) -> No
     # It may come back, as another.
     assert platform.load("0a1b", platform.unpack("0a1b", {"only": 7}))[0] == 200
     assert infer(platform.sagemaker, "/models/0a1b/invoke") == times(7)
+
+
+def test_calls_that_race_have_the_results_of_an_order(platform: Platform) -> None:
+    """Of many calls at once that load or unload an archive, one does; others see it whole."""
+    url = platform.unpack("7c8d", {"half": 2, "rest": 4}, whole=ENSEMBLE)
+    target = "/models/7c8d"
+    stopping = threading.Event()
+
+    def read() -> set[tuple[str, object]]:
+        seen: set[tuple[str, object]] = set()
+        while not stopping.is_set():
+            status, output = infer(platform.sagemaker, f"{target}/invoke")
+            seen.add(("invoke", tuple(output) if status == http.HTTPStatus.OK else status))
+            seen.add(("describe", ask(platform.sagemaker, target)[0]))
+            seen.add(("list", platform.loaded().get("7c8d", url)))
+        return seen
+
+    with ThreadPoolExecutor(10) as threads:
+        readers = [threads.submit(read) for _ in range(2)]
+        try:
+            for _ in range(3):
+                loads = [threads.submit(platform.load, "7c8d", url) for _ in range(8)]
+                assert sorted(load.result()[0] for load in loads) == [200, *[409] * 7]
+                assert infer(platform.sagemaker, f"{target}/invoke") == times(8)
+                assert platform.loaded()["7c8d"] == url
+                unloads = [
+                    threads.submit(ask, platform.sagemaker, target, "DELETE") for _ in range(8)
+                ]
+                assert sorted(unload.result()[0] for unload in unloads) == [200, *[404] * 7]
+                assert "7c8d" not in platform.loaded()
+        finally:
+            stopping.set()
+        # While an archive comes or goes, its steps may be missing, or it is not there.
+        allowed = {
+            *(("invoke", result) for result in (tuple(times(8)[1]), 400, 404, 503)),
+            *(("describe", status) for status in (200, 404)),
+            ("list", url),
+        }
+        for reader in readers:
+            assert reader.result() <= allowed
+    folders = [each.name for each in (platform.root / "models").iterdir() if each.name[0] != "."]
+    assert not [name for name in folders if "7c8d" in name]
 
 
 def test_loads_that_fail_leave_nothing_behind(platform: Platform) -> None:

@@ -119,9 +119,11 @@ async def site() -> AsyncIterator[Site]:
 
 async def test_a_copy_follows_the_response_and_both_are_compared(site: Site) -> None:
     number = site.infer()
+    site.upstream.pending.requests[number].request.callable_models = b"rights"
     assert site.copies() == []
     site.respond(number)
     (copy,) = site.copies()
+    assert copy.callable_models == b"rights"
     head = kserve_pb2.ModelInferRequest.FromString(copy.head)
     assert (head.model_name, head.model_version, copy.payloads) == ("m", "2", [b"\0"])
     assert copy.deadline is not None

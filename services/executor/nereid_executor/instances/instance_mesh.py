@@ -31,6 +31,8 @@ class InstanceMesh:
         # The model knows only the instance number with which it was loaded.
         if request.caller:
             request.caller = self._tenure.number
+        if request.confined_caller:
+            request.confined_caller = self._tenure.number
         return self._tenure.mesh.infer(request, on_response)
 
     def release_segment(self, segment_name: str) -> None:

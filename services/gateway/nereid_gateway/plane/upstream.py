@@ -19,6 +19,7 @@ from nereid.mesh_routing.router.router import Callbacks
 from nereid.rpc.net.limits.budget import OverBudgetError, account_of
 from nereid.shm.segments import SHM_THRESHOLD_BYTES
 from nereid_gateway.core.access.caller_keys import CallerKeys
+from nereid_gateway.core.access.principal import principal_of
 from nereid_gateway.core.access.sequence_owners import sequence_owner
 from nereid_gateway.core.charged_request import ChargedRequest
 from nereid_gateway.core.client_request import ClientRequest
@@ -76,11 +77,13 @@ class Upstream:
         *,
         timeline: GatewayTimeline = NO_TIMELINE,
         limits_addresses: bool = False,
+        has_access_control: bool = False,
         shadows: ShadowCopies | None = None,
     ) -> None:
         """Prepare the links. budget: a request that exceeds it may be pending alone.
 
-        limits_addresses: see sequence_owner(). shadows: copies requests for shadows.
+        limits_addresses: see sequence_owner(). has_access_control: true if clients' rights are
+        checked. shadows: copies requests for shadows.
         """
         # No client and no model may use the whole limit while others want a share of it.
         self._heads = HeadReader()
@@ -98,7 +101,7 @@ class Upstream:
         self._digester: Digester | None = None
         # None if no model needs the keys of its callers.
         self._caller_keys: CallerKeys | None = None
-        self._adds_keys = False
+        self._has_access_control = self._adds_keys = has_access_control
         self._shadows = shadows
         # None if no model has a shadow.
         self._watching: ShadowCopies | None = None
@@ -235,7 +238,7 @@ class Upstream:
         if isinstance(notice, CachedModels):
             wanted = bool(notice.names and notice.digest_key)
             self._digester = Digester(notice.names, notice.digest_key) if wanted else None
-            self._adds_keys = wanted or self._caller_keys is not None
+            self._update_adds_keys()
         elif isinstance(notice, TrafficKeys):
             self._set_caller_keys(notice)
         elif isinstance(notice, ModelShadows):
@@ -247,16 +250,24 @@ class Upstream:
             self._forward_notice(notice)
 
     def _add_keys(self, request: ClientRequest) -> None:
-        """Add what the schedulers have asked for: a digest, and the caller's key."""
+        """Add the client's rights and what the schedulers ask for: a digest, the caller's key."""
+        if self._has_access_control:
+            principal = principal_of(request.sender)
+            if principal is not None:
+                request.callable_models = principal.grant.callable_models
         if self._digester is not None:
             request.digest = self._digester.digest(request)
         if self._caller_keys is not None:
             request.caller_key = self._caller_keys.read(request)
 
+    def _update_adds_keys(self) -> None:
+        asked = self._digester is not None or self._caller_keys is not None
+        self._adds_keys = asked or self._has_access_control
+
     def _set_caller_keys(self, notice: TrafficKeys) -> None:
         keys = CallerKeys(dict(notice.models), self._heads)
         self._caller_keys = keys if notice.models else None
-        self._adds_keys = bool(notice.models) or self._digester is not None
+        self._update_adds_keys()
         # They came before the notice, and are sent after it.
         for pending in self.pending.waiting():
             if isinstance(pending.request, ClientRequest):

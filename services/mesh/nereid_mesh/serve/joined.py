@@ -80,7 +80,7 @@ async def serve(
         if cache is not None:
             await cache.listen(cache_settings)
         await shutdown.await_start(scheduler.start())
-        scheduler.attach(scheduler_end)
+        scheduler.attach(scheduler_end, has_access_control=bool(gateway_settings.auth_config))
         await gateway.start()
         # The gateway has missed the scheduler's earlier notices.
         scheduler.announce()

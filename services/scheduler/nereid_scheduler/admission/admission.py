@@ -13,13 +13,10 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from google.protobuf.message import DecodeError
-
 from nereid.bounded_cache import BoundedCache
 from nereid.config.recovery import DEFAULT_TIMES
 from nereid.core.errors import (
     STOPPING_MESSAGE,
-    Internal,
     MovedError,
     NereidError,
     Unavailable,
@@ -28,10 +25,11 @@ from nereid.core.errors import (
 from nereid.core.retry_after import DEFAULT_MS
 from nereid.core.wire.messages import MOVED, InferResponse
 from nereid.observability.tracing import is_sampled
-from nereid.pb import kserve_pb2
 from nereid.timeline.records import LOADING, Wait
+from nereid_scheduler.admission.call_rights import NO_CALL_RIGHTS
 from nereid_scheduler.admission.orphaned_requests import OrphanedRequests
 from nereid_scheduler.admission.refusals import client_error, refusal_response
+from nereid_scheduler.admission.request_names import model_and_version
 from nereid_scheduler.core.measurements.timeline import NO_TIMELINE
 from nereid_scheduler.core.models.lifecycle import VersionState
 from nereid_scheduler.core.models.model_owners import ONE_OWNER
@@ -49,6 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nereid.core.wire.messages import ErrorStatus, InferRequest
+    from nereid_scheduler.admission.call_rights import CallRights
     from nereid_scheduler.core.measurements.timeline import SchedulerTimeline
     from nereid_scheduler.core.models.on_demand_models import OnDemandModel
     from nereid_scheduler.core.requests.entry import Entry, PendingRequest
@@ -93,6 +92,7 @@ class Admission:
         traces: Traces = NO_TRACES,
         nested_calls: NestedCalls = NO_NESTED_CALLS,
         *,
+        call_rights: CallRights = NO_CALL_RIGHTS,
         first_runs: FirstRuns = NO_FIRST_RUNS,
         has_moved: Callable[[str], bool] = ONE_OWNER.has_moved,
         load_on_demand: Callable[[OnDemandModel], object] = lambda _: None,
@@ -116,6 +116,7 @@ class Admission:
         self._load_queue = load_queue
         self._traces = traces
         self._nested_calls = nested_calls
+        self.call_rights = call_rights
         self._first_runs = first_runs
         self.sessions: dict[LinkSession, None] = {}
         # Requests that were executing when the link to their gateway was lost.
@@ -142,6 +143,9 @@ class Admission:
         after a hold. Raises NereidError if the request is refused; `on_response` is then never
         called.
         """
+        if request.caller or request.confined_caller:
+            # Only now: while the request is held, its callers' requests may end.
+            self.call_rights.apply(request)
         model = self._by_head.get(_key_of(request))
         if model is None and self._splits:
             model = self._choose_model(request)
@@ -159,7 +163,7 @@ class Admission:
         if isinstance(error, MovedError):
             return  # the request is returned to its gateway, and has no outcome yet
         try:
-            name, version = _model_and_version(request.head)
+            name, version = model_and_version(request.head)
         except NereidError:
             return  # the model's name is in the head, and a span needs one
         since_ns = since_ns or time.monotonic_ns()
@@ -228,7 +232,7 @@ class Admission:
         runs_again: True if the request was sent again, and has no first run.
         """
         request = arrival.request
-        name, version = _model_and_version(request.head)
+        name, version = model_and_version(request.head)
         may_run_already = request.resent and not request.is_shadow
         if may_run_already and not runs_again and request.error_status is None:
             first_run = self._await_first_run(arrival, name, version)
@@ -409,11 +413,3 @@ def _check_text_digest(request: InferRequest, served: ServedVersion) -> None:
     """Raise Unavailable if the tensors were made with other files than the version has."""
     if request.text_digest and request.text_digest != served.text_digest:
         raise Unavailable(_OTHER_FILES.format(served), accepted=True)
-
-
-def _model_and_version(head: bytes) -> tuple[str, str]:
-    try:
-        message = kserve_pb2.ModelInferRequest.FromString(head)
-    except DecodeError as error:
-        raise Internal("a request's head is damaged") from error
-    return message.model_name, message.model_version

@@ -10,7 +10,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from nereid.core.methods import MODEL_CALLS_KEY, SHM_NAMESPACE_KEY
+from nereid.core.methods import ACCESS_CONTROL_KEY, MODEL_CALLS_KEY, SHM_NAMESPACE_KEY
 from nereid.core.wire.messages import Ownership
 from nereid.rpc import accept_link
 from nereid_scheduler.admission.gateway_codec import GatewayCodec, RemoteGatewayCodec
@@ -69,6 +69,8 @@ class GatewayLinks:
             # The gateway's link is down until start() accepts the call.
             self._early_calls.append(call)
             return
+        if call.get(ACCESS_CONTROL_KEY) is not None:
+            self._admission.call_rights.enable()
         domain = call.get(SHM_NAMESPACE_KEY) if call.peer_is_local else None
         session = GatewaySession(
             self._admission,
@@ -80,8 +82,10 @@ class GatewayLinks:
         on_down = partial(self._on_down, session)
         self._add(session, accept_link(call, codec, on_items=session.on_items, on_down=on_down))
 
-    def attach(self, link: Link[FromScheduler]) -> None:
+    def attach(self, link: Link[FromScheduler], *, has_access_control: bool = False) -> None:
         """Serve a gateway in this process. Call this before the gateway sends its first item."""
+        if has_access_control:
+            self._admission.call_rights.enable()
         session = GatewaySession(self._admission, self._segment_owners, self._segment_owners.domain)
         link.on_items = session.on_items
         link.on_down = partial(self._on_down, session)

@@ -78,3 +78,11 @@ instance_group [{ count: 1 kind: KIND_CPU }]
 """
 
 AT_MOST_ONCE = 'parameters { key: "at_most_once" value { string_value: "true" } }\n'
+
+RELAY = """
+backend: "python"
+max_batch_size: 2
+input { name: "PATH" data_type: TYPE_STRING dims: [1] }
+output { name: "REPLY" data_type: TYPE_STRING dims: [1] }
+instance_group { count: 1 kind: KIND_CPU }
+"""

@@ -55,7 +55,10 @@ def test_calls_go_to_the_scheduler_that_has_the_instance_under_its_number() -> N
     call(7)
     # On behalf of no request.
     call(0)
+    confined = InferRequest(0, b"", [], confined_caller=7)
+    mesh.infer(confined, lambda _: None)
+    assert (confined.caller, confined.confined_caller) == (0, 3)
     mesh.release_segment("s")
     mesh.call_scheduler("ModelReady", b"", lambda _: None)
     assert first.asked == [7]
-    assert second.asked == [3, 0, "s", "ModelReady"]
+    assert second.asked == [3, 0, 0, "s", "ModelReady"]

@@ -21,6 +21,7 @@ from nereid.mesh_routing.access import OneScheduler
 from nereid.pb import kserve_pb2
 from nereid.rpc import Handlers
 from nereid.rpc.net.limits.budget import Account, BudgetLimits, ByteBudget, Owner
+from nereid_gateway.core.access.grant import ALL_APIS, NOTHING, Grant, Permission
 from nereid_gateway.core.access.principal import Principal
 from nereid_gateway.core.client_request import ClientRequest
 from nereid_gateway.core.request_handle import RequestHandle
@@ -40,6 +41,7 @@ class UpstreamOnFakeLink:
         max_bytes: int = 1 << 30,
         client_bytes: int | None = None,
         limits_addresses: bool = False,
+        has_access_control: bool = False,
     ) -> None:
         self.link = FakeLink()
         self.responses: list[InferResponse] = []
@@ -52,7 +54,12 @@ class UpstreamOnFakeLink:
         limits = Limits(max_pending, 60.0)
         mesh = OneScheduler(self.link.open, LocalChannel(Handlers()))
         self.upstream = Upstream(
-            mesh, limits, TensorMemory(0), self.budget, limits_addresses=limits_addresses
+            mesh,
+            limits,
+            TensorMemory(0),
+            self.budget,
+            limits_addresses=limits_addresses,
+            has_access_control=has_access_control,
         )
         self.client = self.upstream.pending
         self.upstream.start()
@@ -325,4 +332,27 @@ async def test_requests_that_wait_for_the_scheduler_get_their_keys_with_its_gree
     it.link.on_items([TrafficKeys((("m", "header:x-user"),)), CachedModels(())])
     assert request.caller_key == source_tag("header:x-user") + key_of(b"u")
     assert it.link.sent[-1] is request
+    it.close()
+
+
+@pytest.mark.parametrize("has_access_control", [True, False])
+async def test_requests_have_the_rights_of_their_clients(has_access_control: bool) -> None:
+    it = UpstreamOnFakeLink(has_access_control=has_access_control)
+    limited = Grant((Permission(frozenset({"inference"}), ("m*",)),))
+    alice, root = Principal("alice", limited), Principal("root", Grant((Permission(ALL_APIS),)))
+    # Also once schedulers have asked for keys, and no longer do.
+    for keys in ((), (("n", "principal"),), ()):
+        it.link.on_items([TrafficKeys(keys)])
+        for principal, text in ((alice, b'[["m*"]]'), (root, b"")):
+            request = sent_by(Owner(principal, it.budget.open_account("a")))
+            it.upstream.infer(request, it.responses.append)
+            assert request.callable_models == (text if has_access_control else b"")
+    # They stay when the request is sent again, whatever its client may do then.
+    (first,) = [each for each in it.link.sent if isinstance(each, ClientRequest)][:1]
+    alice.grant = NOTHING
+    it.link.on_down()
+    it.link.on_items([CachedModels(())])
+    again = [each for each in it.link.sent if isinstance(each, ClientRequest) and each.resent]
+    assert first in again
+    assert first.callable_models == (b'[["m*"]]' if has_access_control else b"")
     it.close()

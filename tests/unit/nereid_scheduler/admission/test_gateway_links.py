@@ -1,15 +1,19 @@
 """Who is greeted with what, and when."""
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from nereid.core.methods import MODEL_CALLS_KEY, SHM_NAMESPACE_KEY
+from nereid.core.errors import PermissionDenied
+from nereid.core.methods import ACCESS_CONTROL_KEY, MODEL_CALLS_KEY, SHM_NAMESPACE_KEY
 from nereid.core.wire.codecs import ResponseCodec
-from nereid.core.wire.messages import CachedModels, LogRules, Notice, Ownership
+from nereid.core.wire.messages import CachedModels, InferRequest, LogRules, Notice, Ownership
+from nereid.pb import kserve_pb2
 from nereid.rpc import memory_links
 from nereid_scheduler.admission.admission import Admission
+from nereid_scheduler.admission.call_rights import CallRights
 from nereid_scheduler.admission.gateway_links import GatewayLinks
 from nereid_scheduler.core.requests.load_queue import LoadQueue
 from nereid_scheduler.core.requests.segment_owners import SegmentOwners
@@ -23,10 +27,19 @@ class FakeCall:
     """A gateway's call; `sent` has the items of each frame."""
 
     def __init__(
-        self, *, domain: str | None = None, local: bool = True, for_models: bool = False
+        self,
+        *,
+        domain: str | None = None,
+        local: bool = True,
+        for_models: bool = False,
+        has_access_control: bool = False,
     ) -> None:
         self.peer_is_local = local
-        self._metadata = {SHM_NAMESPACE_KEY: domain, MODEL_CALLS_KEY: "1" if for_models else None}
+        self._metadata = {
+            SHM_NAMESPACE_KEY: domain,
+            MODEL_CALLS_KEY: "1" if for_models else None,
+            ACCESS_CONTROL_KEY: "1" if has_access_control else None,
+        }
         self.done = self.accepted = self.finished = False
         self.buffered_bytes = 0
         self.sent: list[list[Any]] = []
@@ -69,6 +82,27 @@ async def test_links_of_models_are_no_gateways(for_models: bool) -> None:
     links = links_of()
     accept(links, for_models=for_models)
     assert [each.for_models for each in links.sessions] == [for_models]
+
+
+@pytest.mark.parametrize("is_near", [True, False])
+@pytest.mark.parametrize("has_access_control", [True, False])
+async def test_gateways_say_whether_they_check_rights(
+    is_near: bool, has_access_control: bool
+) -> None:
+    rights = CallRights({})
+    admission = Admission(Catalogue(), LoadQueue(1.0, 1), call_rights=rights)
+    links = GatewayLinks(admission, SegmentOwners("host"), lambda _: [])
+    links.start()
+    if is_near:
+        links.attach(memory_links()[1], has_access_control=has_access_control)
+    else:
+        accept(links, has_access_control=has_access_control)
+    # It stays so: a model must not wait until the gateway is away for a moment.
+    for session in [*links.sessions]:
+        session.on_down()
+    head = kserve_pb2.ModelInferRequest(model_name="m").SerializeToString()
+    with pytest.raises(PermissionDenied) if has_access_control else contextlib.nullcontext():
+        rights.apply(InferRequest(1, head, [], confined_caller=1))
 
 
 async def test_who_connects_early_is_accepted_at_the_start() -> None:

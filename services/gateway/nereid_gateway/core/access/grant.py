@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
+from nereid.core.callable_models import write_callable_models
 from nereid.core.permitted_models import NamePatterns
 from nereid_gateway.core.access.api_groups import APIS
 
@@ -19,6 +20,7 @@ ALL_APIS: Final = frozenset({*APIS, UNGROUPED})
 # A client with either right may use the model as a step of ensembles. A client that may load models
 # could load another model under this name anyway.
 _STEP_APIS: Final = ("inference", "model-repository")
+_CALL_APIS: Final = ("inference",)
 
 
 @dataclass(frozen=True)
@@ -80,9 +82,19 @@ class Grant:
 
     def step_models(self) -> NamePatterns | None:
         """Return patterns of the models that may be steps of ensembles. None means all models."""
+        return self._models_of(_STEP_APIS)
+
+    @cached_property
+    def callable_models(self) -> bytes:
+        """InferRequest.callable_models of this client's requests."""
+        models = self._models_of(_CALL_APIS)
+        return b"" if models is None else write_callable_models(models)
+
+    def _models_of(self, apis: Iterable[str]) -> NamePatterns | None:
+        """Return patterns of the models to use with one of these APIs. None means all models."""
         models: dict[str, None] = {}
         for permission in self.permissions:
-            if permission.rights.isdisjoint(_STEP_APIS):
+            if permission.rights.isdisjoint(apis):
                 continue
             if permission.models is None:
                 return None

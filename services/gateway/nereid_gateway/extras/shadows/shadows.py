@@ -604,6 +604,7 @@ class _Watched(_Collector):
         if self.sequence is not None:
             copy.sequence_owner = owner_of_copies(self.model.name, self.sequence.owner)
         copy.is_shadow = True
+        copy.callable_models = request.callable_models
         return copy
 
     def on_response(self, response: InferResponse) -> None:

@@ -54,7 +54,12 @@ class CacheKeys:
         # A gateway of another release may send a different digest.
         if len(request.digest) != DIGEST_BYTES:
             request.digest = _digest(layout, request.parameters, request.payloads)
-        return request.digest + outputs if request.digest else b""
+        if not request.digest:
+            return b""
+        rights = request.callable_models
+        # A model may respond with what it has got by calls of others.
+        caller = digest_of_parts(self._secrets.name_key, b"rights", rights) if rights else b""
+        return request.digest + outputs + caller
 
     def large_digest(self, request: InferRequest) -> Callable[[], bytes] | None:
         """Return a function that digests a large request in a thread; `None` if key() is fast."""

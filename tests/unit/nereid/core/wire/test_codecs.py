@@ -74,6 +74,8 @@ requests = st.builds(
     text_digest=st.binary(max_size=16),
     caller_key=st.binary(max_size=16),
     is_shadow=st.booleans(),
+    callable_models=st.binary(max_size=16),
+    confined_caller=ids,
 )
 responses = st.one_of(
     st.builds(
@@ -285,6 +287,19 @@ def test_requests_keep_the_keys_of_their_callers(more: dict[str, Any]) -> None:
     ]
     back = codec.decode(codec.encode([*items]))
     assert [each.caller_key for each in back if isinstance(each, InferRequest)] == keys
+
+
+@pytest.mark.parametrize("more", [{}, {"caller_key": b"k" * 12}, {"confined_caller": 1 << 60}])
+def test_requests_keep_the_rights_of_their_clients(more: dict[str, Any]) -> None:
+    codec = RequestCodec()
+    rights = [b'[["a"]]', b"", b"r" * 200]
+    items = [
+        InferRequest(number, b"head", [b"x"], callable_models=each, **more)
+        for number, each in enumerate(rights, 1)
+    ]
+    back = [each for each in codec.decode(codec.encode([*items])) if isinstance(each, InferRequest)]
+    assert [each.callable_models for each in back] == rights
+    assert {each.confined_caller for each in back} == {more.get("confined_caller", 0)}
 
 
 def test_sources_of_keys_come_before_the_notice_after_which_gateways_send() -> None:

@@ -97,3 +97,16 @@ def test_both_protocols_have_the_same_groups_and_nothing_is_in_none() -> None:
 def test_models_of_steps(grants: list[Grant], patterns: tuple[str, ...] | None) -> None:
     models = union(grants).step_models()
     assert (None if models is None else models.patterns) == patterns
+
+
+@pytest.mark.parametrize(
+    ("grants", "text"),
+    [
+        ([grant("inference", "a*")], b'[["a*"]]'),
+        ([grant("model-repository"), grant("inference", "b", "a*")], b'[["b", "a*"]]'),
+        ([grant("inference", "a"), grant("inference")], b""),
+        ([grant("metadata")], b"[[]]"),
+    ],
+)
+def test_models_that_may_be_called_for_a_client(grants: list[Grant], text: bytes) -> None:
+    assert union(grants).callable_models == text

@@ -92,3 +92,11 @@ def test_the_table_of_heads_is_bounded() -> None:
         head = head_of([("I", "UINT8", [size])])
         assert keys.key(InferRequest(1, head, [b"a" * size]))
     assert len(keys._heads) <= 2
+
+
+def test_clients_of_other_rights_share_no_key() -> None:
+    requests = [request("O"), request("O"), request("O"), request()]
+    for each, rights in zip(requests, (b"", b'[["a"]]', b'[["b"]]', b'[["a"]]'), strict=True):
+        each.callable_models = rights
+    assert len({KEYS.key(each) for each in requests}) == 4
+    assert KEYS.key(requests[1]) == KEYS.key(requests[1])

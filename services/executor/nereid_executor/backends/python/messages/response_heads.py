@@ -35,6 +35,7 @@ _CODES: Final = {
     "UNSUPPORTED": 12,
     "ALREADY_EXISTS": 6,
     "CANCELLED": 1,
+    "PERMISSION_DENIED": 7,
 }
 _NAMES: Final = {code: name for name, code in _CODES.items()}
 # Triton has no name for DEADLINE_EXCEEDED (4).

@@ -18,7 +18,7 @@ import nereid
 import nereid_executor
 from nereid.backends.parameters import parameters_of, parse_count
 from nereid.core.errors import InvalidArgument
-from nereid.core.permitted_models import ALL_NAMES, NamePatterns
+from nereid.core.permitted_models import NamePatterns
 from nereid_executor.backends.python.sandbox import seccomp
 from nereid_executor.settings import UNLIMITED_CPU_S
 
@@ -86,7 +86,8 @@ class Confinement:
     processes: int
     # CPU time of each process.
     cpu_s: int = UNLIMITED_CPU_S
-    calls: NamePatterns = ALL_NAMES
+    # Models that it may call by its own right; `None` without --sandbox-call.
+    calls: NamePatterns | None = None
 
     def policy(self, command: list[str], temporary: Path) -> bytes:
         """Return the launcher's policy for a worker with this directory for temporary files."""
@@ -246,10 +247,10 @@ def _filter(network: bool) -> bytes:
         return b""
 
 
-def _callable_models(name: str, rules: tuple[str, ...]) -> NamePatterns:
-    """Return the models that a model may call; all without rules (CALLER:MODEL, patterns)."""
+def _callable_models(name: str, rules: tuple[str, ...]) -> NamePatterns | None:
+    """Return the models that a model may call; `None` without rules (CALLER:MODEL, patterns)."""
     if not rules:
-        return ALL_NAMES
+        return None
     pairs = [rule.partition(":") for rule in rules]
     return NamePatterns(
         tuple(called for caller, _, called in pairs if NamePatterns((caller,)).match(name))

@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
+from nereid.core.callable_models import write_callable_models
 from nereid.core.errors import InvalidArgument, NereidError, PermissionDenied
 from nereid.pb import kserve_pb2
 from nereid.shm.segments import segment_owner
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nereid.backends import MeshClient, MeshRequest, RequestControl
-    from nereid.core.wire.messages import InferResponse
+    from nereid.core.wire.messages import InferRequest, InferResponse
     from nereid_executor.backends.python.sandbox.policy import Confinement
 
 
@@ -119,6 +120,7 @@ class ModelCalls:
             self._check_called(message["model"])
             self._check_segments(call.tensors)
             infer = infer_request(message, call.tensors, self._instance, self.deadline)
+            self._limit_request(infer)
             # The response may arrive before infer() returns. It must find the request in the table.
             with self._lock:
                 self._requests[number] = self._mesh.infer(
@@ -147,10 +149,22 @@ class ModelCalls:
 
     def _check_called(self, model: str) -> None:
         confinement = self._confinement
-        if confinement is not None and not confinement.calls.match(model):
+        calls = None if confinement is None else confinement.calls
+        if calls is not None and not calls.match(model):
             raise PermissionDenied(
                 f"the confined model may not call model '{model}' (--sandbox-call)"
             )
+
+    def _limit_request(self, infer: InferRequest) -> None:
+        """Add by whose right a confined model makes a request: its clients', or its own."""
+        confinement = self._confinement
+        if confinement is None:
+            return
+        if confinement.calls is None:
+            infer.confined_caller = self._instance
+        else:
+            # The scheduler replaces it by the clients' rights, if it knows for whom the request is.
+            infer.callable_models = write_callable_models(confinement.calls)
 
     def _release_read(self, segment_names: list[str]) -> None:
         with self._lock:

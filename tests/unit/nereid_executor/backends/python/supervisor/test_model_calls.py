@@ -380,6 +380,24 @@ def test_a_confined_model_calls_the_models_that_it_may(mesh: Mesh, what: str) ->
     calls.close()
 
 
+@pytest.mark.parametrize("known", [{}, {"deadline_ns": 0, "caller_known": False}])
+def test_a_confined_models_request_is_made_by_its_clients_right_or_its_own(
+    mesh: Mesh, known: dict[str, Any]
+) -> None:
+    """A worker that says to make it for no request does not get rid of its clients."""
+    for rules, expected in ((None, (42, b"")), (NamePatterns(("o*",)), (0, b'[["o*"]]'))):
+        calls = ModelCalls(
+            mesh, 42, Confinement(frozenset(), (), frozenset(), 1, 1, 1, calls=rules)
+        )
+        # What the worker adds to the frame does not count.
+        forged = {"confined_caller": 0, "caller": 7, "callable_models": "", **known}
+        calls.start_call(call(infer(**forged)))
+        made = mesh.requests[-1].request
+        assert (made.confined_caller, made.callable_models) == expected
+        assert made.caller == (0 if known else 42)
+        calls.close()
+
+
 def test_a_confined_model_gets_responses_inline(mesh: Mesh) -> None:
     segments = SegmentPool(1 << 20)
     segment = segments.acquire_segment(70_000)

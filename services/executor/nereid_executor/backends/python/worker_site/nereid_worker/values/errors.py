@@ -21,6 +21,8 @@ class ErrorCode(NamedEnum):
     UNSUPPORTED = 5
     ALREADY_EXISTS = 6
     CANCELLED = 7
+    # Triton has no such code. A model gets it when it may not call another.
+    PERMISSION_DENIED = 8
 
 
 ErrorCode.__name__ = ErrorCode.__qualname__ = "__ErrorCode"

@@ -1,0 +1,84 @@
+"""Rights of the requests that models make: those of the clients whose requests they execute.
+
+A confined model has no right of its own, unless --sandbox-call gives it one, and may call only what
+each of these clients may use.
+"""
+
+# layout: covered
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from nereid.core.callable_models import NOTHING_CALLABLE, join_callable_models, may_call
+from nereid.core.errors import PermissionDenied
+from nereid.observability.refusal_log import RefusalLog
+from nereid_scheduler.admission.request_names import model_and_version
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nereid.core.wire.messages import InferRequest
+    from nereid_scheduler.versions.waits.nested_calls import HostedInstance
+
+_log = logging.getLogger(__name__)
+
+_MAX_NAME: Final = 100
+
+
+class CallRights:
+    """Rights of models' requests. placed: maps the numbers of instances to instances."""
+
+    def __init__(self, placed: Mapping[int, HostedInstance]) -> None:
+        self._placed = placed
+        self._refusals = RefusalLog(_log)
+        # True once a gateway has connected that checks its clients' rights.
+        self._has_access_control = False
+
+    def enable(self) -> None:
+        """Refuse calls of confined models for which no client's request is known."""
+        self._has_access_control = True
+
+    def apply(self, request: InferRequest) -> None:
+        """Give a model's request its clients' rights; raise PermissionDenied if they lack one."""
+        placed = self._placed.get(request.confined_caller or request.caller)
+        entries = () if placed is None else placed.instance.batches.entries()
+        if entries:
+            # The instance may make the request for any of its entries.
+            request.callable_models = join_callable_models(
+                entry.request.callable_models for entry in entries
+            )
+        elif self._has_access_control and placed is None and not request.callable_models:
+            # Another scheduler knows the clients.
+            request.callable_models = NOTHING_CALLABLE
+        if request.confined_caller and (request.callable_models or self._has_access_control):
+            self._check(request, placed, has_clients=bool(entries))
+
+    def _check(
+        self, request: InferRequest, placed: HostedInstance | None, *, has_clients: bool
+    ) -> None:
+        name, _ = model_and_version(request.head)
+        if placed is None:
+            why = "its instance is at another scheduler, which knows its clients"
+        elif not has_clients:
+            why = "it executes no request of a client"
+        elif may_call(request.callable_models, name):
+            return
+        else:
+            why = "the client of a request has no right to use the API 'inference' with it"
+        caller = "a model" if placed is None else placed.instance.name
+        self._refusals.report(
+            caller,
+            caller,
+            "confined model made a call that it has no right to: instance=%s model=%s (%s);"
+            " --sandbox-call can give the model the right",
+            name[:_MAX_NAME],
+            why,
+        )
+        raise PermissionDenied(
+            f"the confined model may not call model '{name[:_MAX_NAME]}': {why} (--sandbox-call)"
+        )
+
+
+NO_CALL_RIGHTS: Final = CallRights({})
