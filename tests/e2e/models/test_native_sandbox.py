@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import os
 import platform
 import re
+import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -114,16 +116,25 @@ def free(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
         yield mesh
 
 
-def workers(mesh: Mesh) -> list[str]:
-    """Return the process ids of the executor's workers."""
-    (executor,) = mesh.children("nereid_executor")
+def children(parent: int) -> list[int]:
     found = []
     for status in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            parent = int(status.read_text().rpartition(")")[2].split()[1])
-            if parent == executor:
-                found.append(status.parent.name)
+            if int(status.read_text().rpartition(")")[2].split()[1]) == parent:
+                found.append(int(status.parent.name))
     return found
+
+
+def fork_server(mesh: Mesh) -> int:
+    """Return the process id of the executor's fork server."""
+    (executor,) = mesh.children("nereid_executor")
+    # Between two servers there is none.
+    return next(iter(children(executor)), 0)
+
+
+def workers(mesh: Mesh) -> list[int]:
+    """Return the process ids of the executor's workers."""
+    return children(fork_server(mesh))
 
 
 def infer(mesh: Mesh, model: str, name: str, datatype: str, data: list[float]) -> dict[str, Any]:
@@ -224,3 +235,16 @@ def test_a_crash_harms_nobody_else(confined: Mesh) -> None:
             assert text in str(reply)
     assert confined.children("nereid_executor") == executor
     assert len(workers(confined)) == WORKERS
+
+
+def test_models_start_again_when_their_fork_server_ends(confined: Mesh) -> None:
+    server = fork_server(confined)
+    os.kill(server, signal.SIGKILL)
+
+    def restarted() -> bool:
+        # An instance notices with its next batch.
+        infer(confined, "neighbour", "x", "FP32", [1])
+        return do(confined, "unix") == errno.EPERM and len(workers(confined)) == WORKERS
+
+    until(restarted, "the workers of two models")
+    assert fork_server(confined) != server
