@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from nereid_mesh.check import command
+from tests.support.models import native_models
 from tests.support.models.e2e_models import make_repository
 
 pytestmark = pytest.mark.slow
@@ -224,3 +225,37 @@ def test_shadows_that_cannot_be_compared(
     _, document = check(capsys, tmp_path, "--gpus=none", "--model=good", "--model=late")
     assert codes(document["by_name"]["good"], "warning") == []
     assert codes(document["by_name"]["late"], "warning") == ["shadow"]
+
+
+def add_native(root: Path, name: str, library: str) -> Path:
+    version = native_models.doubler(root / name / "1")
+    config = f'backend: "onnxruntime" model_operations {{ op_library_filename: "{library}" }}'
+    (version.parent / "config.pbtxt").write_text(config)
+    return version.parent / native_models.LIBRARY
+
+
+def test_libraries_are_loaded_in_another_process(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    root = tmp_path / "models"
+    library = add_native(root, "outside", f"{elsewhere}/{native_models.LIBRARY}")
+    library.rename(elsewhere / native_models.LIBRARY)
+    add_native(root, "inside", native_models.LIBRARY)
+    aborting = add_native(root, "aborting", native_models.LIBRARY)
+    aborting.write_bytes(native_models.library("-DABORT"))
+    code, document = check(capsys, root, f"--sandbox-read-path={elsewhere}")
+    models = document["by_name"]
+    assert code == 1
+    assert messages(models["aborting"]) == [
+        "Internal: the worker of model 'aborting' ended with signal SIGABRT"
+    ]
+    assert not codes(models["inside"]) + codes(models["outside"])
+    # The model's own request for rights is not granted.
+    with (root / "outside" / "config.pbtxt").open("a") as file:
+        file.write('parameters { key: "sandbox_allow" value { string_value: "in-process" } }')
+    _, document = check(capsys, root)
+    (message,) = messages(document["by_name"]["outside"])
+    assert native_models.LIBRARY in message
+    assert not codes(document["by_name"]["inside"])
