@@ -227,9 +227,8 @@ def test_shadows_that_cannot_be_compared(
     assert codes(document["by_name"]["late"], "warning") == ["shadow"]
 
 
-def add_native(root: Path, name: str, library: str) -> Path:
+def add_native(root: Path, name: str, config: str) -> Path:
     version = native_models.doubler(root / name / "1")
-    config = f'backend: "onnxruntime" model_operations {{ op_library_filename: "{library}" }}'
     (version.parent / "config.pbtxt").write_text(config)
     return version.parent / native_models.LIBRARY
 
@@ -237,25 +236,36 @@ def add_native(root: Path, name: str, library: str) -> Path:
 def test_libraries_are_loaded_in_another_process(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    root = tmp_path / "models"
-    library = add_native(root, "outside", f"{elsewhere}/{native_models.LIBRARY}")
-    library.rename(elsewhere / native_models.LIBRARY)
-    add_native(root, "inside", native_models.LIBRARY)
-    aborting = add_native(root, "aborting", native_models.LIBRARY)
+    own = 'backend: "onnxruntime"' + native_models.CONFIG
+    add_native(tmp_path, "intact", own)
+    aborting = add_native(tmp_path, "aborting", own)
     aborting.write_bytes(native_models.library("-DABORT"))
-    code, document = check(capsys, root, f"--sandbox-read-path={elsewhere}")
+    code, document = check(capsys, tmp_path)
     models = document["by_name"]
     assert code == 1
     assert messages(models["aborting"]) == [
         "Internal: the worker of model 'aborting' ended with signal SIGABRT"
     ]
-    assert not codes(models["inside"]) + codes(models["outside"])
-    # The model's own request for rights is not granted.
-    with (root / "outside" / "config.pbtxt").open("a") as file:
-        file.write('parameters { key: "sandbox_allow" value { string_value: "in-process" } }')
-    _, document = check(capsys, root)
-    (message,) = messages(document["by_name"]["outside"])
-    assert native_models.LIBRARY in message
-    assert not codes(document["by_name"]["inside"])
+    assert not codes(models["intact"])
+
+
+def test_libraries_elsewhere_are_named_by_a_flag(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("openvino")
+    root, library = tmp_path / "models", tmp_path / "libraries" / native_models.LIBRARY
+    library.parent.mkdir()
+    asking = 'parameters { key: "sandbox_allow" value { string_value: "in-process" } }'
+    parameter = f'key: "CPU_EXTENSION_PATH" value {{ string_value: "{library}" }}'
+    config = f'backend: "openvino" default_model_filename: "model.onnx" {asking}'
+    config += f" parameters {{ {parameter} }}"
+    add_native(root, "m", config).rename(library)
+
+    def message(*flags: str) -> str:
+        _, document = check(capsys, root, *flags)
+        return messages(document["by_name"]["m"])[0]
+
+    # What the model asks for is not granted.
+    assert "cannot open shared object file" in message()
+    # It is found, but no extension of OpenVINO.
+    assert "cannot open shared object file" not in message(f"--sandbox-read-path={library.parent}")
