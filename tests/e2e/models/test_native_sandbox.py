@@ -205,6 +205,32 @@ def test_a_parameter_that_names_the_weights_of_another_model(confined: Mesh, fre
     assert infer(confined, "weights", "x", "FP32", [1])["outputs"][0]["data"] == [8]
 
 
+def series(mesh: Mesh, model: str) -> dict[str, float]:
+    """Return a model's counters on the metrics page."""
+    lines = (line.rpartition(" ") for line in mesh.metrics().splitlines() if line[0] != "#")
+    return {name: float(number) for name, _, number in lines if f'model="{model}"' in name}
+
+
+def test_metrics_of_a_model_are_the_same(confined: Mesh, free: Mesh) -> None:
+    grown = []
+    for mesh in (confined, free):
+        before = series(mesh, "neighbour")
+        for number in range(3):
+            infer(mesh, "neighbour", "x", "FP32", [number])
+        infer(mesh, "neighbour", "wrong", "FP32", [1])
+        after = series(mesh, "neighbour")
+        changes = {name: number - before.get(name, 0) for name, number in after.items()}
+        # Times and sizes of memory differ from run to run.
+        grown.append(
+            {
+                name: change if re.search(r"_(success|count|failure)\{", name) else None
+                for name, change in changes.items()
+            }
+        )
+    assert grown[0] == grown[1]
+    assert 3 in grown[0].values()
+
+
 def test_a_crash_harms_nobody_else(confined: Mesh) -> None:
     executor = confined.children("nereid_executor")
     ending = threading.Event()

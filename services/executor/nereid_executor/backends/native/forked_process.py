@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _PROGRAM: Final = str(Path(__file__).parent)
-# Of a server that imports its backend meanwhile.
+# A server may import its backend meanwhile.
 _START_TIMEOUT_S: Final = 60.0
 
 
