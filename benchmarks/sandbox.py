@@ -1,8 +1,8 @@
-"""Entry point ``python -m benchmarks.sandbox``: Python models in their sandbox beside free ones.
+"""Entry point ``python -m benchmarks.sandbox``: models in their sandbox beside free ones.
 
 Two meshes, one with ``--sandbox-models``, serve the smallest Python model and take turns. They are
 started several times, since two starts of one program differ by more than a sandbox costs. The
-interval is over the starts.
+interval is over the starts. An ONNX model that asks for a process of its own is loaded as well.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import math
 import statistics
 import sys
 import tempfile
+import time
 import urllib.request
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -22,11 +23,12 @@ from scipy import stats
 
 from benchmarks import load, process, wire
 from benchmarks.failure import BenchError
+from benchmarks.models import mlp
 from benchmarks.models.workload import Workload, write_script
 from benchmarks.peers import nereid
 
 _FORMS = {"free": (), "confined": ("--sandbox-models",)}
-_INFER, _CLOCK = "identity", "load_clock"
+_INFER, _CLOCK, _NATIVE = "identity", "load_clock", "native"
 _CPU = 'instance_group [ { kind: KIND_CPU count: 1 } ] backend: "python"'
 _IDENTITY_CONFIG = f"""{_CPU} max_batch_size: 64
 input {{ name: "INPUT" data_type: TYPE_FP32 dims: [ 1 ] }}
@@ -35,6 +37,7 @@ output {{ name: "OUTPUT" data_type: TYPE_FP32 dims: [ 1 ] }}
 _CLOCK_CONFIG = f"""{_CPU}
 output {{ name: "SECONDS" data_type: TYPE_FP64 dims: [ 2 ] }}
 """
+_NATIVE_PARAMETER = 'parameters { key: "sandbox_process" value { string_value: "true" } }'
 _CONFIDENCE = 0.95
 
 
@@ -44,7 +47,7 @@ class _Start:
 
     rates: list[float]
     cpu: list[float]
-    loads: dict[str, list[tuple[float, float]]]
+    loads: dict[str, list[tuple[float, float, float]]]
 
 
 class _Mesh:
@@ -52,6 +55,8 @@ class _Mesh:
         work = work / form
         write_script(work / "models", _INFER, "identity.py", _IDENTITY_CONFIG)
         write_script(work / "models", _CLOCK, "load_clock.py", _CLOCK_CONFIG)
+        mlp.write_file(work / "models" / _NATIVE / "1" / "model.onnx")
+        (work / "models" / _NATIVE / "config.pbtxt").write_text(_NATIVE_PARAMETER)
         http_port, grpc_port, metrics_port = process.free_ports(3)
         flags = ("--model-control-mode=explicit", f"--load-model={_INFER}", *_FORMS[form])
         ports = (http_port, grpc_port, metrics_port)
@@ -78,13 +83,20 @@ class _Mesh:
         used = self._server.cpu_s()
         return sum(used[name] for name in ("nereid_executor", "direct"))
 
-    def load_s(self) -> tuple[float, float]:
-        """Load the clock; return its worker's age and CPU time."""
+    def load_s(self) -> tuple[float, float, float]:
+        """Load the clock and the native model.
+
+        Return the age and the CPU time of the clock's worker, and the time of the other's load.
+        """
         self._post(f"repository/models/{_CLOCK}/load")
         outputs = self._post(f"models/{_CLOCK}/infer", {"inputs": []})["outputs"]
         self._post(f"repository/models/{_CLOCK}/unload")
         age_s, cpu_s = outputs[0]["data"]
-        return age_s, cpu_s
+        begin = time.perf_counter()
+        self._post(f"repository/models/{_NATIVE}/load")
+        native_s = time.perf_counter() - begin
+        self._post(f"repository/models/{_NATIVE}/unload")
+        return age_s, cpu_s, native_s
 
     def _post(self, path: str, body: object = None) -> dict[str, list[dict[str, list[float]]]]:
         data = json.dumps(body or {}).encode()
@@ -108,9 +120,12 @@ def _measure(arguments: argparse.Namespace, work: Path) -> _Start:
                 ratios = np.log(np.divide(figures["confined"], figures["free"]))
                 start.rates.append(ratios[0])
                 start.cpu.append(ratios[1])
-        for _ in range(arguments.loads):
+        for number in range(-1, arguments.loads):
             for form in order:
-                start.loads[form].append(meshes[form].load_s())
+                loads = meshes[form].load_s()
+                # The first native load may import the backend.
+                if number >= 0:
+                    start.loads[form].append(loads)
             order.reverse()
     return start
 
@@ -164,6 +179,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _print_ratio("CPU of a request (executor, worker)", [statistics.fmean(e.cpu) for e in starts])
     _print_loads("load, by the worker's clock", starts, 0)
     _print_loads("CPU of a load, in the worker", starts, 1)
+    _print_loads("load of a native model", starts, 2)
     return 0
 
 

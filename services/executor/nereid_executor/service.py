@@ -7,7 +7,6 @@ import logging
 import socket
 import threading
 from collections import Counter
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +19,7 @@ from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import ChannelOptions, SocketChannel
 from nereid.rpc.net.backoff import BackoffOptions
 from nereid.rpc.net.scheduler_addresses import only_address, parse_addresses, watch_addresses
+from nereid_executor.backends.native.backend import start_fork_servers
 from nereid_executor.backends.python.packages.model_packages import ModelPackages
 from nereid_executor.backends.python.sandbox.policy import (
     WORKER_SANDBOX,
@@ -108,14 +108,18 @@ class ExecutorService:
         """
         self._leaving.set()
 
+    def _preload(self) -> None:
+        self._backends.preload(self._settings.preload_backend)
+        if self._settings.sandbox_models:
+            start_fork_servers(self._backends, self._settings)
+
     async def run(self) -> bool:
         """Serve until leave(); return False if a batch still ran at the end of the timeout."""
         settings = self._settings
         if settings.malloc_arenas:
             limit_arenas(settings.malloc_arenas)
         if settings.preload_backend:
-            preload = partial(self._backends.preload, settings.preload_backend)
-            threading.Thread(target=preload, name="preload", daemon=True).start()
+            threading.Thread(target=self._preload, name="preload", daemon=True).start()
         description_runs = DescriptionRuns(
             DescriptionLimits(
                 settings.model_describe_timeout_secs, settings.model_load_thread_count

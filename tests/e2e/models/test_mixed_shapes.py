@@ -19,30 +19,8 @@ from tests.support.models.onnx_models import value, write
 
 pytestmark = pytest.mark.slow
 
-KINDS = {
-    "COUNT": ("BATCH_ELEMENT_COUNT", "INT32"),
-    "SUM": ("BATCH_ACCUMULATED_ELEMENT_COUNT", "FP32"),
-    "SUM_WITH_ZERO": ("BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO", "INT32"),
-    "LARGEST": ("BATCH_MAX_ELEMENT_COUNT_AS_SHAPE", "FP32"),
-    "SHAPE": ("BATCH_ITEM_SHAPE", "INT32"),
-    "FLAT_SHAPE": ("BATCH_ITEM_SHAPE_FLATTEN", "FP32"),
-}
 # A batch is complete with three requests, and waits for them.
 BATCHING = "preferred_batch_size: 3 max_queue_delay_microseconds: 60000000"
-RAGGED = """
-backend: "onnxruntime"
-max_batch_size: 4
-input { name: "X" data_type: TYPE_FP32 dims: [ -1, -1 ] allow_ragged_batch: true }
-output { name: "Y" data_type: TYPE_FP32 dims: [ -1, -1 ] }
-batch_output { target_name: "Y" source_input: "X" }
-instance_group [{ count: 1 kind: KIND_CPU }]
-""" + "".join(
-    f'batch_input {{ kind: {kind} target_name: "{name}" source_input: "X" '
-    f"data_type: TYPE_{datatype} }}\n"
-    f'output {{ name: "OUT_{name}" data_type: TYPE_{datatype} '
-    f"dims: {2 if name.endswith('SHAPE') else 1} }}\n"
-    for name, (kind, datatype) in KINDS.items()
-)
 PADDED = f"""
 backend: "onnxruntime"
 max_batch_size: 4
@@ -125,7 +103,7 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
         " max_queue_delay_microseconds: 60000000 } }",
     }.items():
         version = onnx_models.ragged(root / name / "1")
-        (version.parent / "config.pbtxt").write_text(RAGGED + scheduler)
+        (version.parent / "config.pbtxt").write_text(onnx_models.RAGGED_CONFIG + scheduler)
     for name, config in {"padded": PADDED, "tokens": TOKENS}.items():
         (padded(root / name / "1").parent / "config.pbtxt").write_text(config)
     (root / "python" / "1").mkdir(parents=True)
@@ -188,7 +166,9 @@ def test_every_kind_of_batch_input(mesh: Mesh, model: str, options: dict[str, An
     for index in order:
         x, result = xs[index], results[index]
         np.testing.assert_array_equal(result.as_numpy("Y"), -x)
-        seen = {name: result.as_numpy(f"OUT_{name}")[0].tolist() for name in KINDS}
+        seen = {
+            name: result.as_numpy(f"OUT_{name}")[0].tolist() for name in onnx_models.RAGGED_KINDS
+        }
         assert seen["COUNT"] == [x.size]
         assert seen["LARGEST"] == [6]
         assert seen["SHAPE"] == seen["FLAT_SHAPE"] == [*x.shape[1:]]

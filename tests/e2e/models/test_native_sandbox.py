@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import os
 import platform
 import re
+import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -114,16 +116,25 @@ def free(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
         yield mesh
 
 
-def workers(mesh: Mesh) -> list[str]:
-    """Return the process ids of the executor's workers."""
-    (executor,) = mesh.children("nereid_executor")
+def children(parent: int) -> list[int]:
     found = []
     for status in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            parent = int(status.read_text().rpartition(")")[2].split()[1])
-            if parent == executor:
-                found.append(status.parent.name)
+            if int(status.read_text().rpartition(")")[2].split()[1]) == parent:
+                found.append(int(status.parent.name))
     return found
+
+
+def fork_server(mesh: Mesh) -> int:
+    """Return the process id of the executor's fork server."""
+    (executor,) = mesh.children("nereid_executor")
+    # Between two servers there is none.
+    return next(iter(children(executor)), 0)
+
+
+def workers(mesh: Mesh) -> list[int]:
+    """Return the process ids of the executor's workers."""
+    return children(fork_server(mesh))
 
 
 def infer(mesh: Mesh, model: str, name: str, datatype: str, data: list[float]) -> dict[str, Any]:
@@ -194,6 +205,32 @@ def test_a_parameter_that_names_the_weights_of_another_model(confined: Mesh, fre
     assert infer(confined, "weights", "x", "FP32", [1])["outputs"][0]["data"] == [8]
 
 
+def series(mesh: Mesh, model: str) -> dict[str, float]:
+    """Return a model's counters on the metrics page."""
+    lines = (line.rpartition(" ") for line in mesh.metrics().splitlines() if line[0] != "#")
+    return {name: float(number) for name, _, number in lines if f'model="{model}"' in name}
+
+
+def test_metrics_of_a_model_are_the_same(confined: Mesh, free: Mesh) -> None:
+    grown = []
+    for mesh in (confined, free):
+        before = series(mesh, "neighbour")
+        for number in range(3):
+            infer(mesh, "neighbour", "x", "FP32", [number])
+        infer(mesh, "neighbour", "wrong", "FP32", [1])
+        after = series(mesh, "neighbour")
+        changes = {name: number - before.get(name, 0) for name, number in after.items()}
+        # Times and sizes of memory differ from run to run.
+        grown.append(
+            {
+                name: change if re.search(r"_(success|count|failure)\{", name) else None
+                for name, change in changes.items()
+            }
+        )
+    assert grown[0] == grown[1]
+    assert 3 in grown[0].values()
+
+
 def test_a_crash_harms_nobody_else(confined: Mesh) -> None:
     executor = confined.children("nereid_executor")
     ending = threading.Event()
@@ -224,3 +261,16 @@ def test_a_crash_harms_nobody_else(confined: Mesh) -> None:
             assert text in str(reply)
     assert confined.children("nereid_executor") == executor
     assert len(workers(confined)) == WORKERS
+
+
+def test_models_start_again_when_their_fork_server_ends(confined: Mesh) -> None:
+    server = fork_server(confined)
+    os.kill(server, signal.SIGKILL)
+
+    def restarted() -> bool:
+        # An instance notices with its next batch.
+        infer(confined, "neighbour", "x", "FP32", [1])
+        return do(confined, "unix") == errno.EPERM and len(workers(confined)) == WORKERS
+
+    until(restarted, "the workers of two models")
+    assert fork_server(confined) != server

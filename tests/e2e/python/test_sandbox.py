@@ -6,6 +6,7 @@ import ast
 import contextlib
 import json
 import platform
+import socket
 import subprocess
 import sys
 import tempfile
@@ -52,7 +53,8 @@ CALLS = {
     "kexec_load": "0, 0, 0, 0",
 }
 DENIED = ("PermissionError", "EPERM", "Read-only file system")
-# Code with {neighbour}, the folder of another model, {state}, and {port}, the gateway's.
+# Code with {neighbour}, the folder of another model, {state}, {port}, the gateway's, and
+# {listener}, a socket in the model's folder and the name of an abstract one.
 PROBES = {
     "weights of another model": "open('{neighbour}/1/weights.bin').read()",
     "code of another model": "open('{neighbour}/1/model.py', 'a')",
@@ -69,6 +71,9 @@ PROBES = {
     "gateway": "import socket; socket.create_connection(('127.0.0.1', {port}), 5)",
     "metadata address": "import socket; socket.create_connection(('169.254.169.254', 80), 0.2)",
     "unix sockets": "import socket; socket.socket(socket.AF_UNIX)",
+    "unix socket by its path":
+        "import socket; socket.socket(socket.AF_UNIX).connect('{listener}')",
+    "abstract unix socket": "import socket; socket.socket(socket.AF_UNIX).connect('\\0{listener}')",
     "datagrams": "import socket; socket.socketpair(type=socket.SOCK_DGRAM)",
     "signals": "os.kill(os.getppid(), 0)",
     "limits of the executor":
@@ -76,6 +81,7 @@ PROBES = {
     "affinity of the executor": "os.sched_setaffinity(os.getppid(), os.sched_getaffinity(0))",
     "loads and unloads": "pb_utils.unload_model('neighbour')",
 }  # fmt: skip
+LISTENER = "listener"
 FILL_DISK = """
 import tempfile
 for number in range(100):
@@ -210,7 +216,13 @@ def root() -> Iterator[Path]:
             (model / "1" / "weights.bin").write_text("weights")
         (root / "state").mkdir()
         (root / "state" / "secret").write_text("state")
-        yield root
+        path = str(root / "models" / "prober" / LISTENER)
+        with contextlib.ExitStack() as stack:
+            for address in (path, f"\0{path}"):
+                listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+                listener.bind(address)
+                listener.listen()
+            yield root
 
 
 @pytest.fixture(scope="module")
@@ -249,6 +261,7 @@ def probe(mesh: Mesh, name: str) -> str:
             neighbour=root / "models" / "neighbour",
             state=root / "state",
             port=mesh.http_port,
+            listener=root / "models" / "prober" / LISTENER,
         ),
     )
 
@@ -273,11 +286,21 @@ def test_system_calls_are_refused(confined: Mesh, name: str) -> None:
     [
         "weights of another model", "names of models", "state",
         "command line of the executor", "gateway", "unix sockets", "datagrams", "signals",
+        "unix socket by its path", "abstract unix socket",
         "affinity of the executor",
     ],
 )  # fmt: skip
 def test_the_same_probes_succeed_without_the_sandbox(free: Mesh, name: str) -> None:
     assert probe(free, name) == "done"
+
+
+def test_processes_of_a_model_cannot_read_proc_self(confined: Mesh, free: Mesh) -> None:
+    code = (
+        "import subprocess;"
+        " reply = subprocess.run(['cat', '/proc/self/stat'], capture_output=True).stderr.decode()"
+    )
+    assert "/proc/self/stat: Permission denied" in run(confined, code)
+    assert not run(free, code)
 
 
 def test_temporary_files_are_its_own(confined: Mesh, free: Mesh, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from nereid_mesh.check import command
+from tests.support.models import native_models
 from tests.support.models.e2e_models import make_repository
 
 pytestmark = pytest.mark.slow
@@ -224,3 +225,47 @@ def test_shadows_that_cannot_be_compared(
     _, document = check(capsys, tmp_path, "--gpus=none", "--model=good", "--model=late")
     assert codes(document["by_name"]["good"], "warning") == []
     assert codes(document["by_name"]["late"], "warning") == ["shadow"]
+
+
+def add_native(root: Path, name: str, config: str) -> Path:
+    version = native_models.doubler(root / name / "1")
+    (version.parent / "config.pbtxt").write_text(config)
+    return version.parent / native_models.LIBRARY
+
+
+def test_libraries_are_loaded_in_another_process(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = 'backend: "onnxruntime"' + native_models.CONFIG
+    add_native(tmp_path, "intact", own)
+    aborting = add_native(tmp_path, "aborting", own)
+    aborting.write_bytes(native_models.library("-DABORT"))
+    code, document = check(capsys, tmp_path)
+    models = document["by_name"]
+    assert code == 1
+    assert messages(models["aborting"]) == [
+        "Internal: the worker of model 'aborting' ended with signal SIGABRT"
+    ]
+    assert not codes(models["intact"])
+
+
+def test_libraries_elsewhere_are_named_by_a_flag(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("openvino")
+    root, library = tmp_path / "models", tmp_path / "libraries" / native_models.LIBRARY
+    library.parent.mkdir()
+    asking = 'parameters { key: "sandbox_allow" value { string_value: "in-process" } }'
+    parameter = f'key: "CPU_EXTENSION_PATH" value {{ string_value: "{library}" }}'
+    config = f'backend: "openvino" default_model_filename: "model.onnx" {asking}'
+    config += f" parameters {{ {parameter} }}"
+    add_native(root, "m", config).rename(library)
+
+    def message(*flags: str) -> str:
+        _, document = check(capsys, root, *flags)
+        return messages(document["by_name"]["m"])[0]
+
+    # What the model asks for is not granted.
+    assert "cannot open shared object file" in message()
+    # It is found, but no extension of OpenVINO.
+    assert "cannot open shared object file" not in message(f"--sandbox-read-path={library.parent}")

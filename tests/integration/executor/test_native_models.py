@@ -24,7 +24,7 @@ from nereid_executor.batch.runner import Runner
 from nereid_executor.settings import SandboxSettings
 from tests.support.executor.frames import Frames
 from tests.support.executor.instances import execute, instance
-from tests.support.models import native_models, onnx_models
+from tests.support.models import native_models, onnx_models, torch_models
 from tests.support.models.onnx_models import head, member, write
 from tests.support.models.onnx_types import ONNX_TYPE
 
@@ -204,6 +204,69 @@ def test_implicit_states(tmp_path: Path) -> None:
         [step(2)],
     )
     assert all(each.states for each in found)
+
+
+def test_ragged_inputs(tmp_path: Path) -> None:
+    version = onnx_models.ragged(tmp_path / "1")
+    config = instance(onnx_models.RAGGED_CONFIG).config
+    batches = [
+        [member(head(("X", "FP32", [1, 2, size])), payload("FP32", 2, size)) for size in sizes]
+        for sizes in ([3], [4, 1, 7], [2, 2], [5])
+    ]
+    found = check_same(config, version, *batches)
+    assert not any(each.HasField("error") for every in found for each in every.responses)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_torch_modules(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    # Sums and products of many floats show a difference of threads or kernels in their last bits.
+    source = """
+def forward(self, x, w):
+    if x.shape[1] == 3:
+        raise ValueError("three columns")
+    y = torch.softmax(torch.tanh(torch.matmul(x, w[0])), 1)
+    return y, torch.sum(torch.cumsum(y * x.mean(), 1), 1, keepdim=True), x.argsort(1)
+"""
+    version = torch_models.save(tmp_path / "1", source)
+    config = instance(
+        'backend: "pytorch" max_batch_size: 64 input { name: "x" data_type: TYPE_FP32 dims: -1 }'
+        ' input { name: "w" data_type: TYPE_FP32 dims: [-1, -1] }'
+        ' output { name: "y" data_type: TYPE_FP32 dims: -1 }'
+        ' output { name: "s" data_type: TYPE_FP32 dims: 1 }'
+        ' output { name: "i" data_type: TYPE_INT64 dims: -1 }'
+    ).config
+
+    def request(rows: int, columns: int) -> pb.BatchMember:
+        x = RANDOM.normal(size=(rows, columns)).astype(np.float32)
+        w = RANDOM.normal(size=(rows, columns, columns)).astype(np.float32)
+        inputs = ("x", "FP32", [*x.shape]), ("w", "FP32", [*w.shape])
+        return member(head(*inputs), x.tobytes(), w.tobytes())
+
+    found = check_same(
+        config,
+        version,
+        [request(1, 1)],
+        [request(2, 257), request(1, 257), request(30, 257)],
+        [request(1, 3)],
+        [request(1, 512)],
+    )
+    assert [each.responses[0].HasField("error") for each in found] == [False, False, True, False]
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("datatype", ["FP32", "FP16", "FP64", "INT8", "INT64", "UINT8", "BOOL"])
+def test_types_of_torch(tmp_path: Path, datatype: str) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    version = torch_models.save(tmp_path / "1", "def forward(self, x):\n    return x\n")
+    config = onnx_models.identity_config(datatype, "-1")
+    config.backend = "pytorch"
+    batches = [
+        [member(head(("x", datatype, [rows, 9])), payload(datatype, rows, 9)) for rows in many]
+        for many in ([1], [2, 1])
+    ]
+    found = check_same(config, version, *batches)
+    assert not any(each.HasField("error") for every in found for each in every.responses)
 
 
 def load_error(backend: Backend, spec: InstanceSpec) -> tuple[int, str]:

@@ -18,6 +18,30 @@ from tests.support.models.onnx_types import ONNX_TYPE
 
 Dims = list[Any] | None
 
+# Batch inputs of ragged().
+RAGGED_KINDS = {
+    "COUNT": ("BATCH_ELEMENT_COUNT", "INT32"),
+    "SUM": ("BATCH_ACCUMULATED_ELEMENT_COUNT", "FP32"),
+    "SUM_WITH_ZERO": ("BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO", "INT32"),
+    "LARGEST": ("BATCH_MAX_ELEMENT_COUNT_AS_SHAPE", "FP32"),
+    "SHAPE": ("BATCH_ITEM_SHAPE", "INT32"),
+    "FLAT_SHAPE": ("BATCH_ITEM_SHAPE_FLATTEN", "FP32"),
+}
+RAGGED_CONFIG = """
+backend: "onnxruntime"
+max_batch_size: 4
+input { name: "X" data_type: TYPE_FP32 dims: [ -1, -1 ] allow_ragged_batch: true }
+output { name: "Y" data_type: TYPE_FP32 dims: [ -1, -1 ] }
+batch_output { target_name: "Y" source_input: "X" }
+instance_group [{ count: 1 kind: KIND_CPU }]
+""" + "".join(
+    f'batch_input {{ kind: {kind} target_name: "{name}" source_input: "X" '
+    f"data_type: TYPE_{datatype} }}\n"
+    f'output {{ name: "OUT_{name}" data_type: TYPE_{datatype} '
+    f"dims: {2 if name.endswith('SHAPE') else 1} }}\n"
+    for name, (kind, datatype) in RAGGED_KINDS.items()
+)
+
 
 def value(name: str, datatype: str, dims: Dims) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, ONNX_TYPE[datatype], dims)

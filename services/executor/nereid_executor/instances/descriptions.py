@@ -29,7 +29,8 @@ from nereid_executor.backends.python.supervisor.environments import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nereid.backends import ModelCodeBackend
+    from nereid.backends import Backend, ModelCodeBackend
+    from nereid.pb.model_config_pb2 import ModelConfig
     from nereid_executor.backends.registry import BackendRegistry
     from nereid_executor.core.model_files import ModelFiles
     from nereid_executor.instances.description_runs import DescriptionRuns
@@ -163,23 +164,26 @@ class SessionDescriptions:
         return outcome
 
 
-def describe_model(
+def describe_model(  # noqa: PLR0913 - some arguments are passed by keyword
     backends: BackendRegistry,
     command: pb.Describe,
     version_path: Path,
     limit_s: float | None = None,
     environment: Path | None = None,
+    *,
+    confine: Callable[[Backend, ModelConfig, Path], Backend] = confined,
 ) -> pb.Described:
     """Return the response to a Describe command. Called in a thread.
 
-    environment: the one that was built for the model's packages.
+    environment: the one that was built for the model's packages. confine: returns the backend, or
+    one that runs it in another process.
     """
     response = pb.Described(command=command.command)
     config = command.config
     if environment is not None:
         config = with_environment(config, environment)
     try:
-        backend = confined(backends.load_backend(command.config.backend), config, version_path)
+        backend = confine(backends.load_backend(command.config.backend), config, version_path)
         if backend_capabilities_of(backend).runs_model_code:
             runs_code = cast("ModelCodeBackend", backend)
             description = runs_code.describe_within(config, version_path, limit_s)

@@ -68,7 +68,8 @@ _DESCRIPTION = """\
 Say what a mesh would make of model repositories, without starting one: each model's completed
 configuration, its instances, why it does not batch, and what is wrong, in the words that loading
 would use. Model files are read by the backends that are installed here; nothing is loaded onto a
-device, and no model's code is run unless --run-models asks for it.
+device, and no Python model's code is run unless --run-models asks for it. Native code is loaded
+into a confined process.
 """
 _EPILOG = """\
 exit codes: 0: nothing is wrong; 1: there are errors, or with --strict warnings; 2: it could not be
@@ -96,7 +97,10 @@ def main(argv: Sequence[str]) -> int:
     )
     directory = Path(given.backend_directory) if given.backend_directory else None
     reader = ModelReader(
-        BackendRegistry(directory), given.assume_backend, run_code=given.run_models
+        BackendRegistry(directory),
+        given.assume_backend,
+        run_code=given.run_models,
+        readable=given.sandbox_read_path,
     )
     config_files = ConfigFiles(
         settings.model_config_name, settings.model_config_profile, settings.config_variables()
@@ -270,6 +274,9 @@ def make_parser() -> CommandParser:
         )
         parser.hide(action)
     parser.hide(served.add_argument("--backend-directory", default="", metavar="PATH"))
+    parser.hide(
+        served.add_argument("--sandbox-read-path", action="append", default=[], metavar="PATH")
+    )
     return parser
 
 

@@ -1,7 +1,11 @@
-"""Reads model files through the backends. A model's code runs only on request."""
+"""Reads model files through the backends.
+
+A Python model's code runs only on request, native code in a confined process.
+"""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -11,17 +15,20 @@ from nereid.core.tensors.classification import read_labels
 from nereid.core.wire.codecs import read_error, write_error
 from nereid.core.wire.messages import error_status_of
 from nereid.model_config import check_model_file, read_description
+from nereid.pb import model_config_pb2
 from nereid.pb import nereid_pb2 as pb
+from nereid_executor.backends.native.backend import ConfinedBackend
+from nereid_executor.backends.python.sandbox.policy import WorkerSandbox
 from nereid_executor.batch.sequence_states import state_specs
 from nereid_executor.batch.warmup import read_samples
 from nereid_executor.instances.description_runs import DescriptionLimits
 from nereid_executor.instances.descriptions import describe_model
+from nereid_executor.settings import SandboxSettings
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from nereid.backends import ModelCodeBackend, ModelDescription
-    from nereid.pb import model_config_pb2
+    from nereid.backends import Backend, ModelCodeBackend, ModelDescription
     from nereid_executor.backends.registry import BackendRegistry
 
 NOT_RUN = "its auto_complete_config was not run"
@@ -31,12 +38,24 @@ class ModelReader:
     """Reader of model files, which reads the file of each version only once."""
 
     def __init__(
-        self, backends: BackendRegistry, assumed: Collection[str] = (), *, run_code: bool = False
+        self,
+        backends: BackendRegistry,
+        assumed: Collection[str] = (),
+        *,
+        run_code: bool = False,
+        readable: Collection[str] = (),
     ) -> None:
-        """Create a reader; executors are assumed to have `assumed` backends as well."""
+        """Create a reader; executors are assumed to have `assumed` backends as well.
+
+        readable: directories that native code of models may read as well.
+        """
         self._backends = backends
         self._assumed = frozenset(assumed).difference(backends.available_backends())
         self._run_code = run_code
+        self._sandbox = WorkerSandbox()
+        self._sandbox.configure(
+            SandboxSettings(sandbox_models=True, sandbox_read_path=tuple(readable))
+        )
         self._described: dict[tuple[str, ...], pb.Described] = {}
         # Key: a version's directory. Value: why its model file was not read.
         self.unread: dict[str, str] = {}
@@ -97,11 +116,24 @@ class ModelReader:
                     pb.Describe(config=config, version_path=str(path)),
                     path,
                     DescriptionLimits.timeout_s,
+                    confine=self._confined,
                 )
             self._described[key] = described
         described = pb.Described()
         described.CopyFrom(self._described[key])
         return described
+
+    def _confined(
+        self, backend: Backend, config: model_config_pb2.ModelConfig, path: Path
+    ) -> Backend:
+        loads = backend_capabilities_of(backend).loads_native_code
+        if loads is None or not loads(config):
+            return backend
+        # Without the parameters by which the model asks for rights.
+        bare = model_config_pb2.ModelConfig(name=config.name)
+        confinement = self._sandbox.confinement_of(bare, path.parent, sys.executable)
+        assert confinement is not None, "the settings say so"
+        return ConfinedBackend(confinement, backend)
 
     def _unread_reason(self, config: model_config_pb2.ModelConfig, path: Path) -> str:
         if config.backend in self._assumed:

@@ -1,4 +1,4 @@
-"""The process of a confined model: `python <this directory> <socket> <memory> <parent> <sources>`.
+"""The fork server of a backend: `python <this directory> <socket> <backend> <sources>`.
 
 sources: the directories to import Nereid from, joined as in PYTHONPATH.
 """
@@ -6,11 +6,8 @@ sources: the directories to import Nereid from, joined as in PYTHONPATH.
 import os
 import sys
 
-_SOURCES = sys.argv.pop().split(os.pathsep)
-
 if __name__ == "__main__":
-    sys.path[:1] = _SOURCES
-    from nereid_executor.backends.native.host import run_host
-    from nereid_executor.backends.python.worker_site.nereid_worker.runtime import process
+    sys.path[:1] = sys.argv[3].split(os.pathsep)
+    from nereid_executor.backends.native import fork_server
 
-    process.main(run_host)
+    fork_server.main()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from dataclasses import replace
 from types import ModuleType
@@ -9,8 +10,15 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.backends import BackendCapabilities, InstanceSpec, backend_capabilities_of
 from nereid.backends.parameters import parameters_of, parse_boolean
+from nereid.config.inherited_secrets import public_environ
+from nereid.core.errors import NereidError
+from nereid_executor.backends.native.forked_process import FORK_SERVERS
 from nereid_executor.backends.native.model import NativeModel, start_worker
-from nereid_executor.backends.python.sandbox.policy import IN_PROCESS, WORKER_SANDBOX
+from nereid_executor.backends.python.sandbox.policy import (
+    IN_PROCESS,
+    WORKER_SANDBOX,
+    confined_environ,
+)
 from nereid_executor.backends.python.worker_site.nereid_worker.protocol import wire
 
 if TYPE_CHECKING:
@@ -19,6 +27,8 @@ if TYPE_CHECKING:
     from nereid.backends import Backend, ModelDescription
     from nereid.pb import model_config_pb2
     from nereid_executor.backends.python.sandbox.policy import Confinement
+    from nereid_executor.backends.registry import BackendRegistry
+    from nereid_executor.settings import ExecutorSettings
 
 _PROCESS_KEY: Final = "sandbox_process"
 
@@ -40,6 +50,16 @@ def confined(backend: Backend, config: model_config_pb2.ModelConfig, version_pat
     if is_confined or parse_boolean(config, parameters_of(config), _PROCESS_KEY, default=False):
         return ConfinedBackend(confinement, backend)
     return backend
+
+
+def start_fork_servers(registry: BackendRegistry, settings: ExecutorSettings) -> None:
+    """Import the backends of --preload-backend ahead of their first confined models."""
+    environ = confined_environ(public_environ(), settings.sandbox_variable)
+    for name in settings.preload_backend:
+        # Their loads report failures.
+        with contextlib.suppress(NereidError, OSError):
+            if backend_capabilities_of(registry.load_backend(name)).loads_native_code is not None:
+                FORK_SERVERS.start(name, environ)
 
 
 def _package_directories(backend: Backend) -> list[str]:

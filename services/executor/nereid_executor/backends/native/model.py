@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from nereid.backends import ModelLostError
 from nereid.core.errors import Internal
 from nereid_executor.backends.native import messages
+from nereid_executor.backends.native.forked_process import FORK_SERVERS
 from nereid_executor.backends.python.supervisor.restarts import start_with_retries
 from nereid_executor.backends.python.supervisor.worker_process import WorkerProcess
 from nereid_executor.backends.python.worker_site.nereid_worker.protocol import wire
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from nereid.core.tensors.tensors import Array
     from nereid_executor.backends.python.sandbox.policy import Confinement
 
-_PROGRAM: Final = str(Path(__file__).parent)
 _REPLY: Final = {wire.DESCRIBE: wire.DESCRIBED, wire.INITIALIZE: wire.INITIALIZED}
 _START_S: Final = 30.0
 
@@ -41,9 +41,9 @@ def start_worker(
         name,
         # It has neither metrics nor lines that it does not print.
         lambda _kind, _body: None,
-        program=_PROGRAM,
         threads=spec.threads,
         confinement=confinement,
+        fork=partial(FORK_SERVERS.fork, spec.config.backend),
         name=spec.name,
     )
     try:

@@ -133,6 +133,8 @@ def _make_namespaces(policy: dict[str, Any], is_counted: bool) -> bool:
             _bind(_TMP, policy["temporary"])
         for path, descriptor in kept:
             _bind(f"/proc/self/fd/{descriptor}", path)
+            # A forked process executes no other program, which would close it.
+            os.close(descriptor)
     except OSError:
         return False
     return True

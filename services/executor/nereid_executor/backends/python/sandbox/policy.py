@@ -23,7 +23,7 @@ from nereid_executor.backends.python.sandbox import seccomp
 from nereid_executor.settings import UNLIMITED_CPU_S
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from nereid.pb import model_config_pb2
     from nereid_executor.settings import SandboxSettings
@@ -120,15 +120,20 @@ class Confinement:
 
     def environ(self, environ: Mapping[str, str], temporary: Path) -> dict[str, str]:
         """Return the variables of environ that a worker gets, with its own directories."""
-        kept = {
-            name: text
-            for name, text in environ.items()
-            if name in self.variables or (_VARIABLES.fullmatch(name) and not _SECRET.search(name))
-        }
         own = str(temporary)
-        if site.ENABLE_USER_SITE:
-            kept.setdefault("PYTHONUSERBASE", site.getuserbase())
-        return {**kept, "HOME": own, "TMPDIR": own}
+        return {**confined_environ(environ, self.variables), "HOME": own, "TMPDIR": own}
+
+
+def confined_environ(environ: Mapping[str, str], given: Collection[str]) -> dict[str, str]:
+    """Return the variables of environ that confined workers get; given: the operator's names."""
+    kept = {
+        name: text
+        for name, text in environ.items()
+        if name in given or (_VARIABLES.fullmatch(name) and not _SECRET.search(name))
+    }
+    if site.ENABLE_USER_SITE:
+        kept.setdefault("PYTHONUSERBASE", site.getuserbase())
+    return kept
 
 
 class WorkerSandbox:

@@ -18,7 +18,7 @@ from nereid_executor.backends.python.worker_site.nereid_worker.runtime.printed_l
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _READ_BYTES: Final = 1 << 16
 _MAX_LINE: Final = 1 << 16
@@ -90,6 +90,19 @@ class WorkerOutput:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._selector: selectors.BaseSelector | None = None
+
+    @contextlib.contextmanager
+    def pipe(self, name: str) -> Iterator[int]:
+        """Give a descriptor for a process's output, and read that until all of it are closed."""
+        reader, writer = os.pipe()
+        try:
+            yield writer
+        except BaseException:
+            os.close(reader)
+            raise
+        finally:
+            os.close(writer)
+        self.add(reader, name)
 
     def add(self, descriptor: int, name: str) -> None:
         """Read a pipe, which then belongs to this object, until its writers have closed it."""

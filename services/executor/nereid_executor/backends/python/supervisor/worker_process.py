@@ -14,9 +14,10 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from struct import Struct, unpack_from
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import nereid
 import nereid_executor
@@ -36,7 +37,7 @@ from nereid_executor.backends.python.worker_site.nereid_worker.protocol.channel 
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from nereid_executor.backends.python.sandbox.policy import Confinement
 
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 # stream.
 _WORKER: Final = str(Path(worker_site.__path__[0]).resolve() / "nereid_worker")
 _DIRECT_WORKER: Final = direct.__path__[0]
-_SOURCES: Final = os.pathsep.join(
+SOURCES: Final = os.pathsep.join(
     dict.fromkeys(str(Path(each.__path__[0]).parent) for each in (nereid, nereid_executor))
 )
 
@@ -70,10 +71,28 @@ def worker_environ(environ: dict[str, str], threads: int) -> dict[str, str]:
     return environ
 
 
+class Process(Protocol):
+    """A process, as subprocess.Popen has it."""
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+
+    def poll(self) -> int | None:
+        """Return the return code, negative for a signal; `None` if the process has not ended."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end, and return the code; raise subprocess.TimeoutExpired after timeout."""
+
+
+# Starts a confined process. Arguments: the policy, its variables, its descriptors, its output.
+Fork = Callable[[bytes, Mapping[str, str], tuple[int, ...], int], Process]
+
+
 class WorkerProcess:
     """One worker, from its start to kill()."""
 
-    def __init__(  # noqa: PLR0913 - some arguments are passed by keyword
+    def __init__(  # noqa: PLR0913, PLR0915 - some arguments are passed by keyword
         self,
         python: str,
         model: str,
@@ -81,16 +100,16 @@ class WorkerProcess:
         calls: ModelCalls | None = None,
         *,
         serves_stream: bool = False,
-        program: str | None = None,
         threads: int = 0,
         confinement: Confinement | None = None,
+        fork: Fork | None = None,
         name: str = "",
     ) -> None:
         """Start a worker. Raise Internal if the system cannot start the process.
 
-        serves_stream: python is Nereid's own interpreter. program: one that runs in Nereid's own
-        interpreter in place of those for model.py. threads: for numerical libraries; 0 lets them
-        decide. name: the instance, for the lines that a confined worker prints.
+        serves_stream: python is Nereid's own interpreter. threads: for numerical libraries; 0 lets
+        them decide. fork: starts the process of a confinement in place of an interpreter. name: the
+        instance, for the lines that a confined worker prints.
         """
         self.calls = calls or ModelCalls(None, 0)
         self._model = model
@@ -113,16 +132,23 @@ class WorkerProcess:
                 self._to_worker, their_receiver = socket.socketpair()
                 self.descriptors_for_worker = their_receiver.fileno()
                 descriptors += (self.descriptors_for_worker,)
-            own = program or (_DIRECT_WORKER if serves_stream else None)
-            command = [python, own, *arguments, _SOURCES] if own else [python, _WORKER, *arguments]
+            command = (
+                [python, _DIRECT_WORKER, *arguments, SOURCES]
+                if serves_stream
+                else [python, _WORKER, *arguments]
+            )
             environ = worker_environ(public_environ(), threads)
+            self._process: Process
             if confinement is None:
-                self._process = _start_process(command, environ, descriptors)
+                self._process = start_process(command, environ, descriptors)
             else:
                 self._temporary = TemporaryDirectory.make(SANDBOX)
-                self._process = _start_confined(
-                    command, environ, descriptors, confinement, self._temporary.path, name or model
-                )
+                policy = confinement.policy(command, self._temporary.path)
+                environ = confinement.environ(environ, self._temporary.path)
+                with WORKER_OUTPUT.pipe(name or model) as output:
+                    self._process = (fork or _launch)(policy, environ, descriptors, output)
+            # This descriptor is readable once the process has ended.
+            self._process_end = os.pidfd_open(self._process.pid)
         except OSError as error:
             self._remove_temporary()
             self._close_sender()
@@ -134,8 +160,6 @@ class WorkerProcess:
             if their_receiver is not None:
                 their_receiver.close()
             os.close(memory)
-        # This descriptor is readable once the process has ended.
-        self._process_end = os.pidfd_open(self._process.pid)
         self.channel = Channel(ours)
         self.calls.try_send = self._try_send_response
         self.calls.worker_pid = self._process.pid
@@ -356,12 +380,13 @@ class WorkerProcess:
             temporary.release()
 
 
-def _start_process(
+def start_process(
     command: list[str],
-    environ: dict[str, str],
+    environ: Mapping[str, str],
     descriptors: tuple[int, ...],
     output: int | None = None,
 ) -> subprocess.Popen[bytes]:
+    """Start a worker, or a server that forks workers; output: where it prints to."""
     # In its own session, the worker gets no signals of the terminal, such as Ctrl-C.
     return subprocess.Popen(
         command,
@@ -374,31 +399,15 @@ def _start_process(
     )
 
 
-def _start_confined(  # noqa: PLR0913, PLR0917 - the parts of one command
-    command: list[str],
-    environ: dict[str, str],
-    descriptors: tuple[int, ...],
-    confinement: Confinement,
-    temporary: Path,
-    name: str,
-) -> subprocess.Popen[bytes]:
-    policy = policy_descriptor(confinement.policy(command, temporary))
-    reader, writer = os.pipe()
+def _launch(
+    policy: bytes, environ: Mapping[str, str], descriptors: tuple[int, ...], output: int
+) -> Process:
+    """Start the command of a policy in its confinement."""
+    file = policy_descriptor(policy)
     try:
-        process = _start_process(
-            launcher_command(policy),
-            confinement.environ(environ, temporary),
-            (*descriptors, policy),
-            writer,
-        )
-    except OSError:
-        os.close(reader)
-        raise
+        return start_process(launcher_command(file), environ, (*descriptors, file), output)
     finally:
-        os.close(policy)
-        os.close(writer)
-    WORKER_OUTPUT.add(reader, name)
-    return process
+        os.close(file)
 
 
 def _signal_name(number: int) -> str:

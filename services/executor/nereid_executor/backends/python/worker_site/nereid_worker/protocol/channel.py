@@ -7,6 +7,7 @@ import select
 import socket
 import threading
 from collections import deque
+from functools import cache
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
@@ -34,13 +35,17 @@ def _on_fork() -> None:
     _forked = True
 
 
-os.register_at_fork(after_in_child=_on_fork)
+@cache
+def _watch_forks() -> None:
+    os.register_at_fork(after_in_child=_on_fork)
 
 
 class Channel:
     """One end of the socket. Any thread may send; one thread at a time may receive."""
 
     def __init__(self, connection: socket.socket) -> None:
+        # A process that owns no channel may fork one that does.
+        _watch_forks()
         self._socket = connection
         # The socket blocks: a reader that waits only for it needs one system call instead of three.
         connection.setblocking(True)

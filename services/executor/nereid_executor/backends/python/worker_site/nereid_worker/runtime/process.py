@@ -23,13 +23,21 @@ _SET_PARENT_DEATH_SIGNAL = 1
 
 
 def main(run: Callable[[Channel, Any], int]) -> None:
-    """Run the worker, then end the process with the code that `run` returns.
-
-    run: takes the channel, and the memory for the number of the last batch.
-    """
+    """Run the worker that the command line describes; see run_process()."""
     descriptor, memory, parent = map(int, sys.argv[1:4])
-    _die_with_parent(parent)
     sys.argv = [""]
+    run_process(run, descriptor, memory, parent)
+
+
+def run_process(
+    run: Callable[[Channel, Any], int], descriptor: int, memory: int, parent: int
+) -> None:
+    """Run a worker, then end the process with the code that `run` returns.
+
+    run: takes the channel, and the memory for the number of the last batch. parent: the process id
+    of the parent process, with which this process ends.
+    """
+    _die_with_parent(parent)
     last_batch = mmap.mmap(memory, mmap.PAGESIZE)
     os.close(memory)
     # Child processes of the model must not keep the connection open.
