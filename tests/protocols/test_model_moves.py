@@ -22,6 +22,7 @@ from nereid_scheduler.control.shards.members.member_changes import Due, MemberCh
 from nereid_scheduler.control.shards.members.membership import Change, Membership, Peer
 from nereid_scheduler.control.shards.members.ownership import OwnedModels, owner_of
 from nereid_scheduler.control.shards.model_moves import ModelMoves
+from nereid_scheduler.control.state.model_records import NO_MODEL_RECORDS
 from nereid_scheduler.core.models.desired_models import DesiredModel, DesiredModels, Reason
 from nereid_scheduler.core.models.found_model import FoundModel
 from nereid_scheduler.core.models.lifecycle import LoadStatus
@@ -141,7 +142,7 @@ class Process:
             self.desired,
             self._regroup,
             DEFAULT_TIMES,
-            recorded=False,
+            NO_MODEL_RECORDS,
         )
         self.alive, self.stopped = True, False
         # It was given up by all others, at any time.
@@ -701,9 +702,9 @@ class _ForgetsNothing(RoutingTable[Any]):
 class _KeepsWhatItHas(ModelMoves):
     """Models that others own now are not given away."""
 
-    def __init__(self, *parts: Any, recorded: bool) -> None:
+    def __init__(self, *parts: Any) -> None:
         parts[6].hands_over = False
-        super().__init__(*parts, recorded=recorded)
+        super().__init__(*parts)
 
 
 _DEFECTS = {
