@@ -6,6 +6,8 @@ from typing import Final
 
 # Without tracestate.
 CONTEXT_BYTES: Final = 26
+# Bytes of a tracestate.
+MAX_TRACE_STATE: Final = 512
 TRACE_ID: Final = slice(1, 17)
 TRACE_STATE: Final = slice(CONTEXT_BYTES, None)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from nereid.core.wire.trace_context import MAX_TRACE_STATE
+
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?\Z")
 _NO_TRACE, _NO_SPAN = "0" * 32, "0" * 16
 _ENTRY: Final = re.compile(
@@ -13,7 +15,6 @@ _ENTRY: Final = re.compile(
 )
 # W3C's limits: number of entries, characters to pass on, and length of an entry in a longer state.
 _MAX_ENTRIES: Final = 32
-_MAX_STATE: Final = 512
 _LONG_ENTRY: Final = 128
 
 
@@ -42,8 +43,8 @@ def _checked_state(text: str) -> bytes:
     entries = [entry for part in text.split(",", _MAX_ENTRIES + 1) if (entry := part.strip(" \t"))]
     if len(entries) > _MAX_ENTRIES or not all(map(_ENTRY.match, entries)):
         return b""
-    if len(",".join(entries)) > _MAX_STATE:
+    if len(",".join(entries)) > MAX_TRACE_STATE:
         entries = [entry for entry in entries if len(entry) <= _LONG_ENTRY]
-    while len(state := ",".join(entries)) > _MAX_STATE:
+    while len(state := ",".join(entries)) > MAX_TRACE_STATE:
         entries.pop()
     return state.encode("ascii")

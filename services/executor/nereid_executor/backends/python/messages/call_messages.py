@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nereid.bounded_cache import BoundedCache
 from nereid.core.wire.codecs import read_parameters
 from nereid.core.wire.messages import DECOUPLED, InferRequest
-from nereid.core.wire.trace_context import CONTEXT_BYTES
+from nereid.core.wire.trace_context import CONTEXT_BYTES, MAX_TRACE_STATE
 from nereid.pb import kserve_pb2
 from nereid.shm.reference import SharedMemory
 from nereid_executor.backends.python.messages.response_heads import code_name
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from nereid.core.wire.messages import ErrorStatus, InferResponse, Parameter
 
 _LATEST: Final = -1
-_MAX_TRACE_STATE: Final = 512
 _UNKNOWN: Final = "Request for unknown model: "
 _MAX_HEADS: Final = 1024
 _MAX_HEAD_BYTES: Final = 4096
@@ -82,7 +81,7 @@ def _trace_context(traceparent: str, tracestate: str) -> bytes:
     context = b"\0" + bytes.fromhex("".join(parts[1:4]))
     if len(context) != CONTEXT_BYTES:
         raise ValueError(f"'{traceparent}' is no trace context")
-    return context + tracestate.encode("ascii", "replace")[:_MAX_TRACE_STATE]
+    return context + tracestate.encode("ascii", "replace")[:MAX_TRACE_STATE]
 
 
 _response_heads: BoundedCache[bytes, dict[str, Any]] = BoundedCache(_MAX_HEADS, _MAX_HEAD_BYTES)

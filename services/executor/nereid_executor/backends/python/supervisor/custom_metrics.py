@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from nereid.observability.custom_series import GAUGE, SeriesKey, series_key, sum_of
@@ -14,9 +14,13 @@ from nereid.pb import nereid_pb2 as pb
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_log = logging.getLogger(__name__)
+
 _HISTOGRAM = "histogram"
-# Series of one instance; further ones are refused.
+# Series of one instance, and their size as _size_of() has it; further ones are refused. Schedulers
+# get all of them with each change.
 MAX_SERIES = 10_000
+MAX_SIZE = 4 << 20
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*\Z")
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*\Z")
 # Characters of a name, its description and its labels together, and bounds of a histogram.
@@ -29,6 +33,29 @@ _DECLARED = frozenset(
 _KINDS = ("counter", GAUGE, _HISTOGRAM)
 
 
+class _Use:
+    """Use of the limits by the series of an instance, or by the kept counts of a model."""
+
+    def __init__(self) -> None:
+        self.series = 0
+        self.size = 0
+
+    def add(self, series: pb.CustomSeries) -> None:
+        """Count a series; raise ValueError if it exceeds a limit."""
+        size = _size_of(series)
+        if self.series >= MAX_SERIES:
+            raise ValueError(f"more than {MAX_SERIES} series")
+        if self.size + size > MAX_SIZE:
+            raise ValueError("series that are too large together")
+        self.series += 1
+        self.size += size
+
+    def remove(self, series: pb.CustomSeries) -> None:
+        """Count a series no longer."""
+        self.series -= 1
+        self.size -= _size_of(series)
+
+
 class CustomMetrics:
     """All series of all instances. Several models may have series with the same name and labels."""
 
@@ -36,9 +63,11 @@ class CustomMetrics:
         self._lock = threading.Lock()
         self._series: dict[tuple[Any, int], pb.CustomSeries] = {}
         # `_models` maps an instance (the holder of series) to its model. `_counted` sums the series
-        # of ended workers, so that counters on the metrics page do not fall.
+        # of ended workers, so that counters on the metrics page do not fall. Models may give each
+        # worker's series other names, so what is kept has limits as well.
         self._models: dict[Any, str] = {}
-        self._numbers: Counter[Any] = Counter()
+        self._uses: dict[Any, _Use] = {}
+        self._kept_uses: dict[str, _Use] = {}
         self._counted: dict[tuple[str, SeriesKey], pb.CustomSeries] = {}
         # Maps an owner to its callback. Any thread may call it, once after the first change since
         # the last read().
@@ -54,13 +83,10 @@ class CustomMetrics:
         key = holder, int(number)
         with self._lock:
             if what == "gone":
-                if self._series.pop(key, None) is not None:
-                    self._numbers[holder] -= 1
+                self._remove(key)
             elif what == "new":
                 name, description, kind, labels, bounds = rest
                 _check_series(name, description, labels, bounds)
-                if self._numbers[holder] >= MAX_SERIES:
-                    raise ValueError(f"more than {MAX_SERIES} series")
                 series = pb.CustomSeries(
                     name=name,
                     description=description,
@@ -70,8 +96,8 @@ class CustomMetrics:
                     counts=[0] * (len(bounds) + 1) if _KINDS[kind] == _HISTOGRAM else [],
                     model=model,
                 )
-                if key not in self._series:
-                    self._numbers[holder] += 1
+                self._remove(key)
+                self._uses.setdefault(holder, _Use()).add(series)
                 self._models[holder] = model
                 self._series[key] = series
             else:
@@ -99,15 +125,41 @@ class CustomMetrics:
             if model not in self._models.values():
                 for counted in [key for key in self._counted if key[0] == model]:
                     del self._counted[counted]
+                if model is not None:
+                    self._kept_uses.pop(model, None)
         self._report_change()
 
+    def _remove(self, key: tuple[Any, int]) -> None:
+        series = self._series.pop(key, None)
+        if series is not None:
+            self._uses[key[0]].remove(series)
+
     def _end_worker(self, holder: Any) -> None:
-        self._numbers.pop(holder, None)
+        self._uses.pop(holder, None)
+        lost = 0
         for held in [key for key in self._series if key[0] is holder]:
             series = self._series.pop(held)
             if series.kind != GAUGE:
-                key = series.model, series_key(series)
-                self._counted[key] = sum_of(self._counted.get(key), series)
+                lost += not self._keep_count(series)
+        if lost:
+            _log.warning(
+                "model %s: counts of an ended worker are not kept: series=%d; its workers have"
+                " metrics of too many names and labels",
+                self._models[holder],
+                lost,
+            )
+
+    def _keep_count(self, series: pb.CustomSeries) -> bool:
+        """Add a series to the kept counts; return False if they are full."""
+        key = series.model, series_key(series)
+        known = self._counted.get(key)
+        if known is None:
+            try:
+                self._kept_uses.setdefault(series.model, _Use()).add(series)
+            except ValueError:
+                return False
+        self._counted[key] = sum_of(known, series)
+        return True
 
     def read(self) -> pb.CustomMetrics:
         """Return all series; the series that changed last is at the end."""
@@ -120,6 +172,12 @@ class CustomMetrics:
             self._change_reported = True
             for on_change in list(self.on_change.values()):
                 on_change()
+
+
+def _size_of(series: pb.CustomSeries) -> int:
+    texts = (series.name, series.description, *series.labels, *series.labels.values())
+    # A histogram has a bound and a count for each bucket.
+    return sum(map(len, texts)) + 16 * len(series.bounds)
 
 
 def _check_series(name: str, description: str, labels: dict[str, str], bounds: list[float]) -> None:

@@ -6,7 +6,11 @@ import json
 
 import pytest
 
-from nereid_executor.backends.python.supervisor.custom_metrics import MAX_SERIES, CustomMetrics
+from nereid_executor.backends.python.supervisor.custom_metrics import (
+    MAX_SERIES,
+    MAX_SIZE,
+    CustomMetrics,
+)
 from nereid_executor.backends.python.supervisor.notifications import NotificationHandler
 from nereid_executor.backends.python.worker_site.nereid_worker.protocol import wire
 
@@ -103,6 +107,59 @@ def test_an_instance_has_a_bounded_number_of_series() -> None:
     metrics.on_message(one, "m", [new[0], MAX_SERIES, *new[2:]])
 
 
+def test_series_are_bounded_together() -> None:
+    """Otherwise 10,000 large ones would go to the schedulers with each change."""
+    metrics = CustomMetrics()
+
+    def new(number: int, size: int, holder: str = "m_0") -> None:
+        metrics.on_message(holder, "m", ["new", number, f"c{number:05}", "x" * size, 0, {}, []])
+
+    large = 8000
+    count = MAX_SIZE // (large + 6)
+    for number in range(count):
+        new(number, large)
+    with pytest.raises(ValueError, match="too large together"):
+        new(count, large)
+    with pytest.raises(ValueError, match="too large together"):
+        metrics.on_message("m_0", "m", ["new", count, "h", "", 2, {}, list(range(1000))])
+    # Another instance's are its own, and those that are gone or replaced do not count.
+    new(0, large, "m_1")
+    for _ in range(2):
+        metrics.on_message("m_0", "m", ["gone", 0])
+    new(0, large)
+    new(1, 10)
+    new(count, large)
+
+
+def test_counts_of_ended_workers_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    """A model that crashes and gives its metrics other names each time."""
+    metrics = CustomMetrics()
+    for worker in range(3):
+        for number in range(MAX_SERIES // 2):
+            labels = {"worker": str(worker), "number": str(number)}
+            metrics.on_message("m_0", "m", ["new", number, "c", "", 0, labels, []])
+        metrics.on_message("m_0", "m", ["value", 0, 1, []])
+        metrics.on_worker_end("m_0")
+    series = metrics.read().series
+    assert len(series) == MAX_SERIES
+    assert sum(each.value for each in series) == 2
+    (record,) = caplog.records
+    assert f"model m: counts of an ended worker are not kept: series={MAX_SERIES // 2}" in (
+        record.getMessage()
+    )
+    # Known ones go on, and another load begins anew.
+    labels = {"worker": "0", "number": "0"}
+    metrics.on_message("m_0", "m", ["new", 0, "c", "", 0, labels, []])
+    metrics.on_message("m_0", "m", ["value", 0, 5, []])
+    metrics.on_worker_end("m_0")
+    assert sum(each.value for each in metrics.read().series) == 7
+    metrics.remove_holder("m_0")
+    assert not metrics.read().series
+    metrics.on_message("m_0", "m", ["new", 0, "d", "", 0, {}, []])
+    metrics.on_worker_end("m_0")
+    assert len(metrics.read().series) == 1
+
+
 def test_a_confined_worker_logs_a_bounded_amount(caplog: pytest.LogCaptureFixture) -> None:
     line = json.dumps([1, "x" * 10_000]).encode()
     for bounded, count in ((False, 200), (True, 103)):
@@ -111,6 +168,13 @@ def test_a_confined_worker_logs_a_bounded_amount(caplog: pytest.LogCaptureFixtur
         for _ in range(200):
             handler.on_notification(wire.LOG, bytearray(line))
         assert abs(len(caplog.records) - count) <= (10 if bounded else 0)
+    # Of lines of 1 MB at most one, and a count of the others.
+    caplog.clear()
+    handler = NotificationHandler("m_0", "m", bounded=True)
+    for size in (1_000_000, 1_000_000, 1_000_000, 10):
+        handler.on_notification(wire.LOG, bytearray(json.dumps([1, "x" * size]).encode()))
+    assert sum(len(record.getMessage()) for record in caplog.records) < 1 << 20
+    assert "m_0: 2 lines were dropped: too much output" in caplog.text
 
 
 def test_a_message_that_is_nested_too_deep_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
