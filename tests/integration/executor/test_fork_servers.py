@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
+import resource
 import select
 import signal
 import socket
@@ -15,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from nereid_executor.backends.native.forked_process import ForkedProcess, ForkServers
+from nereid_executor.backends.native.forked_process import ForkedProcess, ForkError, ForkServers
 from nereid_executor.backends.python.sandbox.policy import WorkerSandbox, confined_environ
 from nereid_executor.settings import SandboxSettings
 from tests.support.executor.instances import instance
@@ -35,7 +37,13 @@ def fork(servers: ForkServers, tmp_path: Path) -> tuple[ForkedProcess, socket.so
     confinement = sandbox.confinement_of(instance("").config, tmp_path, sys.executable)
     assert confinement is not None
     ours, theirs = socket.socketpair()
-    with theirs, tempfile.TemporaryFile() as memory, tempfile.TemporaryFile() as output:
+    with (
+        contextlib.ExitStack() as stack,
+        theirs,
+        tempfile.TemporaryFile() as memory,
+        tempfile.TemporaryFile() as output,
+    ):
+        stack.callback(ours.close)
         os.ftruncate(memory.fileno(), mmap.PAGESIZE)
         process = servers.fork(
             "identity",
@@ -44,6 +52,7 @@ def fork(servers: ForkServers, tmp_path: Path) -> tuple[ForkedProcess, socket.so
             (theirs.fileno(), memory.fileno()),
             output.fileno(),
         )
+        stack.pop_all()
     return process, ours
 
 
@@ -77,6 +86,20 @@ def test_a_server_that_is_killed_ends_its_processes(servers: ForkServers, tmp_pa
     with connection:
         assert second.poll() is None
     second.wait()
+
+
+def test_a_process_that_the_system_refuses(servers: ForkServers, tmp_path: Path) -> None:
+    first, connection = fork(servers, tmp_path)
+    server = int(Path(f"/proc/{first.pid}/stat").read_text().rpartition(")")[2].split()[1])
+    _, most = resource.prlimit(server, resource.RLIMIT_AS)
+    with connection:
+        # No memory is left to copy the process.
+        resource.prlimit(server, resource.RLIMIT_AS, (1, most))
+        with pytest.raises(ForkError, match="Cannot allocate memory"):
+            fork(servers, tmp_path)
+        resource.prlimit(server, resource.RLIMIT_AS, (most, most))
+        assert first.poll() is None
+    first.wait()
 
 
 def test_processes_end_with_their_executor(servers: ForkServers, tmp_path: Path) -> None:

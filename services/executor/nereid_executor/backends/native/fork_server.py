@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import array
 import contextlib
+import errno
 import gc
 import marshal
 import os
+import resource
 import select
 import signal
 import socket
@@ -29,7 +31,7 @@ from nereid_executor.backends.registry import BackendRegistry
 if TYPE_CHECKING:
     from typing import NoReturn
 
-# The messages of a control socket: the worker's process id, then its return code.
+# The messages of a control socket: the worker's process id, or a negative errno; its return code.
 NUMBER: Final = Struct("<i")
 # A request's descriptors: the control socket, the worker's socket, its memory, its output.
 _DESCRIPTORS: Final = 4
@@ -46,6 +48,9 @@ def main() -> None:
             # The children import the backend themselves.
             sys.argv[2] = _WITHOUT_IMPORT
             os.execv(sys.executable, [sys.executable, *sys.argv])  # noqa: S606 - it is no shell's text
+    # Each process takes two descriptors here.
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     # The collector would write to memory that the children share.
     gc.collect()
     gc.freeze()
@@ -113,12 +118,22 @@ class ForkServer:
         if not data:
             return False
         policy, environ = marshal.loads(data)  # noqa: S302 - the executor wrote it
-        pid = os.fork()
+        control, *others = descriptors
+        try:
+            pid = os.fork()
+        except OSError as error:
+            with socket.socket(fileno=control) as refused:
+                refused.send(NUMBER.pack(-(error.errno or errno.EAGAIN)))
+            pid = -1
         if pid == 0:
             self._become_worker(policy, environ, descriptors)
-        control, *others = descriptors
         for descriptor in others:
             os.close(descriptor)
+        if pid > 0:
+            self._watch(pid, control)
+        return True
+
+    def _watch(self, pid: int, control: int) -> None:
         # The child does the same: neither knows which of them is first.
         with contextlib.suppress(OSError):
             os.setpgid(pid, pid)
@@ -127,7 +142,6 @@ class ForkServer:
         self._poll.register(control, select.POLLIN)
         self._poll.register(child.process, select.POLLIN)
         child.send(pid)
-        return True
 
     def _become_worker(
         self, policy: bytes, environ: dict[str, str], descriptors: list[int]

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import logging
 import marshal
+import os
 import signal
 import socket
 import subprocess
@@ -29,13 +30,18 @@ _log = logging.getLogger(__name__)
 _PROGRAM: Final = str(Path(__file__).parent)
 # A server may import its backend meanwhile.
 _START_TIMEOUT_S: Final = 60.0
+_END_TIMEOUT_S: Final = 5.0
+
+
+class ForkError(OSError):
+    """The system has refused another process."""
 
 
 class ForkedProcess:
     """A child of a fork server, with the methods of subprocess.Popen that workers need."""
 
     def __init__(self, control: socket.socket) -> None:
-        """Wait for the process. Raise OSError if there is none."""
+        """Wait for the process. Raise ForkError, or another OSError if the server has failed."""
         self._control = control
         self._code: int | None = None
         control.settimeout(_START_TIMEOUT_S)
@@ -43,6 +49,8 @@ class ForkedProcess:
         if not started:
             raise ConnectionResetError("the fork server has ended")
         self.pid: int = NUMBER.unpack(started)[0]
+        if self.pid < 0:
+            raise ForkError(-self.pid, os.strerror(-self.pid))
 
     def poll(self) -> int | None:
         """Return the return code, negative for a signal; `None` if the process has not ended."""
@@ -94,6 +102,8 @@ class ForkServers:
         server = self._server(backend, environ)
         try:
             return server.fork(policy, environ, (*descriptors, output))
+        except ForkError:
+            raise
         except OSError:
             # It was killed, or does not respond.
             self._end(backend, server)
@@ -151,7 +161,11 @@ class _Server:
 
     def close(self) -> None:
         self._requests.close()
-        self._process.wait()
+        try:
+            self._process.wait(_END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
 
 FORK_SERVERS: Final = ForkServers()
