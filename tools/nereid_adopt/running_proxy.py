@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.comparison.process import ReportProcess
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 FORMAT: Final = "nereid.adopt/1"
 _TIMER_S: Final = 1.0
 _RESTART_S: Final = 1.0
+_CHECKPOINT_S: Final = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -45,12 +47,12 @@ class Proxy:
         )
         self._listeners: list[Listener] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._restarting: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
 
     async def open(self, http_address: str, grpc_address: str) -> tuple[str, str]:
         """Listen; return both addresses. Raises OSError."""
         await self._process.start()
-        self._restarting = asyncio.ensure_future(self._restart_process())
+        self._watching = asyncio.ensure_future(self._watch_process())
         site = self.site
         http = await listen(lambda: HttpClientConnection(site), http_address)
         self._listeners.append(http)
@@ -103,17 +105,24 @@ class Proxy:
         for connection in tuple(self.site.connections):
             connection.abort()
         self.site.regions.close()
-        if self._restarting is not None:
-            self._restarting.cancel()
-            await asyncio.gather(self._restarting, return_exceptions=True)
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
         await self._process.close()
 
-    async def _restart_process(self) -> None:
+    async def _watch_process(self) -> None:
+        """Take checkpoints, and restart the process when it dies."""
         while True:
-            await self._process.wait_ended()
+            ended = asyncio.ensure_future(self._process.wait_ended())
+            while not ended.done():
+                await asyncio.wait({ended}, timeout=_CHECKPOINT_S)
+                with suppress(Unavailable):
+                    await self._process.checkpoint()
+                self.site.recorder.on_checkpoint()
+            # First of all, so that it gets no more copies.
+            await self._process.close()
             self.site.recorder.on_process_lost(self.site.traffic.open_sequences)
             _log.warning("the process of copies died; restarting it")
-            await self._process.close()
             await asyncio.sleep(_RESTART_S)
             try:
                 await self._process.start()

@@ -89,9 +89,6 @@ class Copies:
 
         def on_done(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
-            if not task.cancelled() and (error := task.exception()) is not None:
-                _log.error("copy failed: model=%s error=%r", call.model, error)
-                self.tally.add_not_compared(call.model, "the copy failed")
             for _ in range(slots):
                 self._slots.release()
             if key is not None and self._last_of_sequence.get(key) is task:
@@ -111,6 +108,8 @@ class Copies:
             )
         elif number in self._streams:
             self._streams[number].on_event(event)
+        elif event.kind == "request":
+            self.tally.settled[event.model] += 1
 
     def _forget_stream(self, number: int) -> None:
         self._streams.pop(number, None)
@@ -128,6 +127,17 @@ class Copies:
         await self._sender.close()
 
     async def _copy(self, call: CopiedCall, earlier: asyncio.Task[None] | None) -> None:
+        try:
+            await self._send_and_compare(call, earlier)
+        except Exception as error:
+            # A defect costs one comparison.
+            _log.error("copy failed: model=%s error=%r", call.model, error)
+            self.tally.add_not_compared(call.model, "the copy failed")
+        finally:
+            # In the same turn as its count, so that no checkpoint has only one of them.
+            self.tally.settled[call.model] += 1
+
+    async def _send_and_compare(self, call: CopiedCall, earlier: asyncio.Task[None] | None) -> None:
         if earlier is not None:
             await asyncio.wait({earlier})
         if self._is_broken(call.step):
