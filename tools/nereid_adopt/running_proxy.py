@@ -20,7 +20,9 @@ from nereid_adopt.proxy.site import Site
 
 if TYPE_CHECKING:
     from nereid.rpc.net.listener import Listener
+    from nereid.rpc.net.tls_files import Tls
     from nereid_adopt.copies.process import CopyOptions
+    from nereid_perf.endpoint import Endpoint
 
 FORMAT: Final = "nereid.adopt/1"
 _TIMER_S: Final = 1.0
@@ -34,8 +36,15 @@ class Proxy:
     """Both ports, with the process of copies behind them."""
 
     def __init__(
-        self, options: CopyOptions, *, max_queued_bytes: int, max_copied_bytes: int
+        self,
+        options: CopyOptions,
+        *,
+        max_queued_bytes: int,
+        max_copied_bytes: int,
+        http_tls: Tls | None = None,
+        grpc_tls: Tls | None = None,
     ) -> None:
+        """Create the proxy; may raise OSError. The TLS settings are those of its own ports."""
         self._process = ReportProcess(
             "nereid_adopt.copies", options, max_queued_bytes=max_queued_bytes
         )
@@ -44,7 +53,11 @@ class Proxy:
             options.grpc_addresses,
             Recorder(self._process),
             max_copied_bytes=max_copied_bytes,
+            http_tls=_client_tls(options.endpoints("http")),
+            grpc_tls=_client_tls(options.endpoints("grpc")),
         )
+        self._http_tls = http_tls
+        self._grpc_tls = grpc_tls
         self._listeners: list[Listener] = []
         self._timer: asyncio.TimerHandle | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -54,9 +67,11 @@ class Proxy:
         await self._process.start()
         self._watching = asyncio.ensure_future(self._watch_process())
         site = self.site
-        http = await listen(lambda: HttpClientConnection(site), http_address)
+        http = await listen(lambda: HttpClientConnection(site), http_address, tls=self._http_tls)
         self._listeners.append(http)
-        grpc = await listen(lambda: GrpcClient(site).make_protocol(), grpc_address)
+        grpc = await listen(
+            lambda: GrpcClient(site).make_protocol(), grpc_address, tls=self._grpc_tls
+        )
         self._listeners.append(grpc)
         self._on_timer()
         return http.address, grpc.address
@@ -134,3 +149,8 @@ class Proxy:
             if isinstance(connection, StreamProtocol):
                 connection.on_timer()
         self._timer = asyncio.get_running_loop().call_later(_TIMER_S, self._on_timer)
+
+
+def _client_tls(endpoints: tuple[Endpoint, Endpoint]) -> tuple[Tls | None, Tls | None]:
+    old, new = (endpoint.client_tls() for endpoint in endpoints)
+    return old, new

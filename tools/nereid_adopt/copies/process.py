@@ -24,11 +24,13 @@ from nereid_adopt.proxy.recorder import (
     HttpReply,
     StreamEvent,
 )
+from nereid_perf.endpoint import Endpoint, TlsSettings
 
 if TYPE_CHECKING:
     from nereid.comparison.responses import Response
     from nereid.comparison.rules import Rules
     from nereid_adopt.calls.traffic import SequenceStep
+    from nereid_perf.endpoint import Protocol
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +48,19 @@ class CopyOptions(NamedTuple):
     rules: Rules
     tally: TallyOptions
     timeout_s: float
+    # `None` for servers in clear text.
+    http_tls: tuple[TlsSettings | None, TlsSettings | None] = (None, None)
+    grpc_tls: tuple[TlsSettings | None, TlsSettings | None] = (None, None)
+
+    def endpoints(self, protocol: Protocol) -> tuple[Endpoint, Endpoint]:
+        """Return both servers' ports for a protocol."""
+        addresses, tls = (
+            (self.http_addresses, self.http_tls)
+            if protocol == "http"
+            else (self.grpc_addresses, self.grpc_tls)
+        )
+        old, new = (Endpoint(protocol, *pair) for pair in zip(addresses, tls, strict=True))
+        return old, new
 
 
 class Copies:
@@ -53,7 +68,9 @@ class Copies:
 
     def __init__(self, options: CopyOptions) -> None:
         self.tally = Tally(options.rules, options.tally)
-        self._sender = CopySender(options.http_addresses, options.grpc_addresses, options.timeout_s)
+        self._sender = CopySender(
+            options.endpoints("http"), options.endpoints("grpc"), options.timeout_s
+        )
         self._slots = asyncio.Semaphore(_MAX_COPIES)
         self._tasks: set[asyncio.Task[None]] = set()
         self._last_of_sequence: dict[tuple[str, str], asyncio.Task[None]] = {}

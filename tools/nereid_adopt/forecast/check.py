@@ -25,9 +25,9 @@ _BACKENDS: Final = frozenset({known.backend for known in KNOWN_BACKENDS} - {"ten
 _OWN_FIELDS: Final = frozenset({"instance_group", "optimization", "model_transaction_policy"})
 
 
-def check_server(http: str, repositories: Sequence[str], *, as_json: bool) -> int:
+def check_server(url: str, ca_file: str, repositories: Sequence[str], *, as_json: bool) -> int:
     """Print what will differ; return 0, or 1 if a model would not be served, or 2."""
-    server = Server(f"http://{http}", "", {}, _TIMEOUT_S, "")
+    server = Server(url, "", {}, _TIMEOUT_S, ca_file)
     try:
         document = _document(server, _checked(repositories) if repositories else None)
     except (CannotAskError, OSError, ValueError, subprocess.SubprocessError) as error:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from nereid.rpc.grpc.messages import AllocateBuffer
     from nereid.rpc.grpc.status import RpcError
     from nereid.rpc.net.inflation import Inflation
+    from nereid.rpc.net.tls_files import Tls
     from nereid_adopt.calls.traffic import SequenceStep
     from nereid_adopt.proxy.proxy_stream import Block, ProxyStream
     from nereid_adopt.proxy.site import Site
@@ -51,7 +52,9 @@ class GrpcClient:
     def __init__(self, site: Site) -> None:
         self.site = site
         self.draw = site.traffic.draw_connection()
-        self.servers = tuple(GrpcServer(address) for address in site.grpc_addresses)
+        self.servers = tuple(
+            GrpcServer(*pair) for pair in zip(site.grpc_addresses, site.grpc_tls, strict=True)
+        )
         self.tasks: set[asyncio.Task[None]] = set()
         self._protocol: StreamProtocol[Http2ClientConnection] | None = None
         self._found: list[bytes] = []
@@ -142,8 +145,9 @@ class GrpcClient:
 class GrpcServer:
     """Connection to a server over HTTP/2, dialled when it is needed."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, tls: Tls | None = None) -> None:
         self._address = address
+        self._tls = tls
         self._dialer = Dialer(address, CONNECT_TIMEOUT_S)
         self._connection: Http2ServerConnection | None = None
         self._dialing: asyncio.Task[StreamProtocol[Http2ServerConnection]] | None = None
@@ -154,7 +158,7 @@ class GrpcServer:
             connection = self._connection
             if connection is None or not connection.usable:
                 if self._dialing is None:
-                    self._dialing = asyncio.ensure_future(self._dialer.connect(_dial, None))
+                    self._dialing = asyncio.ensure_future(self._dialer.connect(_dial, self._tls))
                     self._dialing.add_done_callback(self._on_dialed)
                 connection = (await asyncio.shield(self._dialing)).connection
             free = asyncio.Event()

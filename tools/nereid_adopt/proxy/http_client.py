@@ -49,7 +49,10 @@ class HttpClientConnection(asyncio.Protocol):
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._servers = tuple(HttpServerConnection(address) for address in site.http_addresses)
+        self._servers = tuple(
+            HttpServerConnection(*pair)
+            for pair in zip(site.http_addresses, site.http_tls, strict=True)
+        )
         self._reader = RequestReader(site.max_copied_bytes, self._on_request)
         self._requests: asyncio.Queue[HttpRequest | None] = asyncio.Queue()
         self._descriptor = -1
@@ -109,7 +112,8 @@ class HttpClientConnection(asyncio.Protocol):
             for server in self._servers:
                 server.end_output()
         self._requests.put_nowait(None)
-        return True
+        # TLS has no half-closed connections.
+        return self._descriptor >= 0
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         """Cancel the request in flight."""

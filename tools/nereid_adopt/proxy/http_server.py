@@ -17,6 +17,8 @@ from nereid_perf.wire.response_head import ResponseParser
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from nereid.rpc.net.tls_files import Tls
+
 CONNECT_TIMEOUT_S: Final = 5.0
 _JOIN_BYTES: Final = 1 << 18
 _FINAL: Final = 200
@@ -61,9 +63,10 @@ class HttpExchange:
 class HttpServerConnection:
     """A connection that is dialled when it is needed, and again if the server has closed it."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, tls: Tls | None = None) -> None:
         self._dialer = Dialer(address, CONNECT_TIMEOUT_S)
         self._address = address
+        self._tls = tls
         self._protocol: _Protocol | None = None
         self._is_paused = False
 
@@ -90,7 +93,7 @@ class HttpServerConnection:
                     raise
                 exchange.parser = ResponseParser()
         try:
-            self._protocol = await self._dialer.connect(_Protocol, None)
+            self._protocol = await self._dialer.connect(_Protocol, self._tls)
         except OSError as error:
             why = "timed out" if isinstance(error, TimeoutError) else reason(error)
             raise NoResponseError(f"cannot connect to {self._address}: {why}") from error
@@ -101,7 +104,7 @@ class HttpServerConnection:
     async def open_tunnel(self, data: bytes, on_data: Callable[[bytes], None]) -> asyncio.Transport:
         """Dial a connection whose bytes are passed on unparsed, and send the first ones."""
         try:
-            protocol = await self._dialer.connect(_Protocol, None)
+            protocol = await self._dialer.connect(_Protocol, self._tls)
         except OSError as error:
             raise NoResponseError(str(error)) from error
         self._protocol = protocol
@@ -164,7 +167,8 @@ class _Protocol(asyncio.Protocol):
     def end_output(self) -> None:
         if self._exchange is not None and not self.transport.is_closing():
             self.usable = False
-            self.transport.write_eof()
+            if self.transport.can_write_eof():
+                self.transport.write_eof()
 
     async def _send_rest(self, rest: AsyncIterator[bytes], done: asyncio.Future[None]) -> None:
         async for piece in rest:

@@ -11,6 +11,7 @@ from nereid_adopt.calls.regions import Regions
 from nereid_adopt.calls.traffic import Traffic
 
 if TYPE_CHECKING:
+    from nereid.rpc.net.tls_files import Tls
     from nereid_adopt.calls.requests import RequestFacts
     from nereid_adopt.calls.traffic import Side
     from nereid_adopt.proxy.recorder import Recorder
@@ -26,7 +27,7 @@ class Closable(Protocol):
 class Site:
     """Both servers' addresses (old, new), the traffic between them, and the open connections."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - by keyword
         self,
         http_addresses: tuple[str, str],
         grpc_addresses: tuple[str, str],
@@ -34,6 +35,8 @@ class Site:
         *,
         max_copied_bytes: int = 64 << 20,
         max_change_s: float = 5.0,
+        http_tls: tuple[Tls | None, Tls | None] = (None, None),
+        grpc_tls: tuple[Tls | None, Tls | None] = (None, None),
     ) -> None:
         """Create the state.
 
@@ -42,6 +45,8 @@ class Site:
         """
         self.http_addresses = http_addresses
         self.grpc_addresses = grpc_addresses
+        self.http_tls = http_tls
+        self.grpc_tls = grpc_tls
         self.recorder = recorder
         self.max_copied_bytes = max_copied_bytes
         self.max_change_s = max_change_s
