@@ -138,7 +138,7 @@ class ReportProcess:
         connection = self._reports
         document, checkpoint = await _ask(connection, question)
         if connection is not self._reports:
-            # What this process has not reported was given up with it.
+            # The owner has given up what this process had not reported.
             raise Unavailable(_ENDED)
         self._kept.update(checkpoint.parts)
         self._settled.update(checkpoint.settled)

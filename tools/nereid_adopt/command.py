@@ -158,12 +158,16 @@ def make_parser() -> CommandParser:
     copied = add(
         "--max-copy-mib", type=int, default=64, help="larger messages have no copy (default: 64)"
     )
+    held = add(
+        "--held-mib", type=int, default=256,
+        help="memory for requests and responses in flight that are to be copied (default: 256)",
+    )  # fmt: skip
     timeout = add(
         "--copy-timeout", type=float, default=30.0, metavar="S", help="of copies (default: 30)"
     )
     add("--json", action="store_true", help="with --check: print one JSON document")
     control = add("--control", default=default_path(), metavar="PATH", help="the control socket")
-    parser.hide(queue, copied, timeout, control)
+    parser.hide(queue, copied, held, timeout, control)
     return parser
 
 
@@ -199,6 +203,7 @@ async def _run(
         ),
         max_queued_bytes=given.queue_mib << 20,
         max_copied_bytes=given.max_copy_mib << 20,
+        max_held_bytes=given.held_mib << 20,
         http_tls=own_tls[0],
         grpc_tls=own_tls[1],
     )

@@ -35,12 +35,13 @@ _log = logging.getLogger(__name__)
 class Proxy:
     """Both ports, with the process of copies behind them."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - by keyword
         self,
         options: CopyOptions,
         *,
         max_queued_bytes: int,
         max_copied_bytes: int,
+        max_held_bytes: int = 256 << 20,
         http_tls: Tls | None = None,
         grpc_tls: Tls | None = None,
     ) -> None:
@@ -53,6 +54,7 @@ class Proxy:
             options.grpc_addresses,
             Recorder(self._process),
             max_copied_bytes=max_copied_bytes,
+            max_held_bytes=max_held_bytes,
             http_tls=_client_tls(options.endpoints("http")),
             grpc_tls=_client_tls(options.endpoints("grpc")),
         )

@@ -12,13 +12,16 @@ import httptools
 from nereid.rpc.net.dialing import Dialer
 from nereid.rpc.net.tls_files import reason
 from nereid.rpc.writes.direct_writes import descriptor_of, write_at_once
+from nereid_adopt.proxy.held_bytes import NO_SPACE
 from nereid_perf.wire.response_head import ResponseParser
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from nereid.rpc.net.tls_files import Tls
+    from nereid_adopt.proxy.held_bytes import Holder
 
+TOO_LARGE: Final = "the response is too large"
 CONNECT_TIMEOUT_S: Final = 5.0
 _JOIN_BYTES: Final = 1 << 18
 _FINAL: Final = 200
@@ -48,6 +51,9 @@ class HttpExchange:
     refuses: Callable[[int], bool] | None = None
     before_data: Callable[[], None] | None = None
     max_body_bytes: int = 1 << 31
+    held: Holder | None = None
+    # Why the response's body is not kept.
+    why_not_kept: str = ""
     parser: ResponseParser = field(default_factory=ResponseParser)
     body_bytes: int = 0
     passed_on: bool = False
@@ -56,8 +62,8 @@ class HttpExchange:
 
     @property
     def body(self) -> list[bytes] | None:
-        """The response's body in pieces, or `None` if it was too large to be kept."""
-        return None if self.body_bytes > self.max_body_bytes else self.parser.body
+        """The response's body in pieces, or `None` if it was not kept."""
+        return None if self.why_not_kept else self.parser.body
 
 
 class HttpServerConnection:
@@ -266,10 +272,16 @@ class _Protocol(asyncio.Protocol):
 
     def _bound_body(self, exchange: HttpExchange) -> None:
         pieces = exchange.parser.body
-        if exchange.body_bytes > exchange.max_body_bytes:
+        if pieces and not exchange.why_not_kept:
+            before, exchange.body_bytes = exchange.body_bytes, sum(map(len, pieces))
+            if exchange.body_bytes > exchange.max_body_bytes:
+                exchange.why_not_kept = TOO_LARGE
+            elif exchange.held is not None and not exchange.held.add(exchange.body_bytes - before):
+                exchange.why_not_kept = NO_SPACE
+        if exchange.why_not_kept:
             pieces.clear()
-        elif pieces:
-            exchange.body_bytes = sum(map(len, pieces))
+            if exchange.held is not None:
+                exchange.held.release()
 
     def _finish(self, error: Exception | None) -> None:
         done = self._done

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from nereid_adopt.calls.regions import Regions
 from nereid_adopt.calls.traffic import Traffic
+from nereid_adopt.proxy.held_bytes import HeldBytes
 
 if TYPE_CHECKING:
     from nereid.rpc.net.tls_files import Tls
@@ -34,14 +35,16 @@ class Site:
         recorder: Recorder,
         *,
         max_copied_bytes: int = 64 << 20,
+        max_held_bytes: int = 256 << 20,
         max_change_s: float = 5.0,
         http_tls: tuple[Tls | None, Tls | None] = (None, None),
         grpc_tls: tuple[Tls | None, Tls | None] = (None, None),
     ) -> None:
         """Create the state.
 
-        max_copied_bytes: larger requests and responses are passed on without a copy. max_change_s:
-        how long the change of one server may keep the client waiting for the other's.
+        max_copied_bytes: larger requests and responses are passed on without a copy, as are those
+        that exceed max_held_bytes with all others. max_change_s: how long the change of one server
+        may keep the client waiting for the other's.
         """
         self.http_addresses = http_addresses
         self.grpc_addresses = grpc_addresses
@@ -49,6 +52,7 @@ class Site:
         self.grpc_tls = grpc_tls
         self.recorder = recorder
         self.max_copied_bytes = max_copied_bytes
+        self.held_bytes = HeldBytes(max_held_bytes)
         self.max_change_s = max_change_s
         self.traffic = Traffic()
         self.regions = Regions()
