@@ -223,6 +223,8 @@ async def _run(
         http, grpc = await proxy.open(
             f"{given.address}:{given.http_port}", f"{given.address}:{given.grpc_port}"
         )
+        # In the background; the report has the result.
+        proxy.compare_control_calls()
         before = f"before {old.http} and {new.http}"
         print_lines([f"{_PROGRAM}: serving HTTP on {http}, gRPC on {grpc}, {before}"])
         await end.wait()
@@ -299,11 +301,23 @@ def _lines(document: dict[str, Any]) -> Iterator[str]:
     for item in document["changes"]:
         outcome = "same outcome" if item["same_outcome"] else "different outcomes"
         yield f"change: {item['call']}: {item['count']}, {outcome}"
+    control_calls = document["control_calls"]
+    yield (
+        f"metadata, configurations, readiness and statistics of {control_calls['models']} model "
+        f"versions: {len(control_calls['differences'])} differences"
+        + (f", {control_calls['not_asked']} were not asked" if control_calls["not_asked"] else "")
+    )
+    for item in control_calls["differences"]:
+        whose = f" of {item['model']}" if item["model"] else ""
+        yield f"  {item['call']}{whose}: {item['difference']}"
+    if control_calls["unavailable"]:
+        yield control_calls["unavailable"]
+    known = {item["known"] for item in control_calls["differences"]}
     if document["unavailable"]:
         yield document["unavailable"]
         return
     yield from text_report(document["comparison"]).splitlines()
-    known = {
+    known |= {
         difference["known"]
         for model in document["comparison"]["models"]
         for difference in model["differences"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,6 +12,7 @@ from nereid.comparison.process import ReportProcess
 from nereid.core.errors import Unavailable
 from nereid.rpc.net.listener import listen
 from nereid_adopt.calls.traffic import Side
+from nereid_adopt.forecast.control_calls import compare_control_calls
 from nereid_adopt.forecast.known_differences import explain
 from nereid_adopt.proxy.grpc_calls import GrpcClient
 from nereid_adopt.proxy.http2_transport import StreamProtocol
@@ -28,6 +30,8 @@ FORMAT: Final = "nereid.adopt/1"
 _TIMER_S: Final = 1.0
 _RESTART_S: Final = 1.0
 _CHECKPOINT_S: Final = 1.0
+# So old may the comparison of control calls be in a report.
+_CONTROL_CALLS_S: Final = 30.0
 
 _log = logging.getLogger(__name__)
 
@@ -60,6 +64,10 @@ class Proxy:
         )
         self._http_tls = http_tls
         self._grpc_tls = grpc_tls
+        self._http_endpoints = options.endpoints("http")
+        self._control_calls: asyncio.Task[dict[str, Any]] | None = None
+        self._control_calls_at = 0.0
+        self._is_over = threading.Event()
         self._listeners: list[Listener] = []
         self._timer: asyncio.TimerHandle | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -81,12 +89,13 @@ class Proxy:
     async def document(self) -> dict[str, Any]:
         """Return the report."""
         recorder = self.site.recorder
+        control_calls = await asyncio.shield(self.compare_control_calls())
         try:
             comparison = await self._process.document()
             error = ""
         except Unavailable as unavailable:
             comparison, error = {}, unavailable.message
-        unexplained = 0
+        unexplained = sum(not found["known"] for found in control_calls["differences"])
         for model in comparison.get("models", ()):
             for difference in model["differences"]:
                 texts = (example["difference"] for example in difference["examples"])
@@ -108,6 +117,7 @@ class Proxy:
                 {"call": name, "same_outcome": ok, "count": count}
                 for (name, ok), count in sorted(recorder.changes.items())
             ],
+            "control_calls": control_calls,
             "comparison": comparison,
             "unexplained": unexplained,
             "unavailable": error,
@@ -115,6 +125,7 @@ class Proxy:
 
     async def close(self) -> None:
         """Close all ports and connections, and end the process of copies."""
+        self._is_over.set()
         if self._timer is not None:
             self._timer.cancel()
         for listener in self._listeners:
@@ -126,6 +137,18 @@ class Proxy:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
         await self._process.close()
+
+    def compare_control_calls(self) -> asyncio.Task[dict[str, Any]]:
+        """Return the last comparison, or begin another one if it is old."""
+        now = asyncio.get_running_loop().time()
+        if self._control_calls is None or (
+            self._control_calls.done() and now - self._control_calls_at > _CONTROL_CALLS_S
+        ):
+            self._control_calls_at = now
+            self._control_calls = asyncio.ensure_future(
+                asyncio.to_thread(compare_control_calls, *self._http_endpoints, self._is_over)
+            )
+        return self._control_calls
 
     async def _watch_process(self) -> None:
         """Take checkpoints, and restart the process when it dies."""
