@@ -15,6 +15,7 @@ from nereid.comparison.tally import TallyOptions
 from nereid.rpc import RpcError, Server, SocketChannel, Status
 from nereid_adopt.calls.kinds import MODEL_INFER
 from nereid_adopt.copies.process import CopyOptions
+from nereid_adopt.proxy.held_bytes import HeldBytes
 from nereid_adopt.running_proxy import Proxy
 from tests.support.rpc.echo_service import BIG, Site
 
@@ -25,8 +26,13 @@ _WAYS = pytest.mark.parametrize("way", [MODEL_INFER, "/test/Echo"])
 
 
 @asynccontextmanager
-async def proxied(infer: str = "echo") -> AsyncIterator[tuple[Site, str, SocketChannel]]:
-    """Run a service and a proxy before it, and connect a client. infer: method of inferences."""
+async def proxied(
+    infer: str = "echo", held: HeldBytes | None = None
+) -> AsyncIterator[tuple[Site, str, SocketChannel]]:
+    """Run a service and a proxy before it, and connect a client.
+
+    infer: method of inferences. held: the proxy's bytes for copies.
+    """
     site = Site()
     handlers = site.handlers()
     unary = {**handlers.unary, MODEL_INFER: getattr(site, infer)}
@@ -37,6 +43,8 @@ async def proxied(infer: str = "echo") -> AsyncIterator[tuple[Site, str, SocketC
         (address, _NOBODY), (address, _NOBODY), parse_rules({}), TallyOptions(), 5
     )
     proxy = Proxy(options, max_queued_bytes=1 << 20, max_copied_bytes=64 << 20)
+    if held is not None:
+        proxy.site.held_bytes = held
     _, port = await proxy.open("127.0.0.1:0", "127.0.0.1:0")
     channel = SocketChannel(port)
     try:
@@ -192,3 +200,38 @@ async def test_a_server_that_closes_each_connection_is_unavailable() -> None:
         await channel.close()
         await proxy.close()
         server.close()
+
+
+async def test_bytes_in_flight_are_bounded_and_released() -> None:
+    held = HeldBytes(3 << 20)
+    most = 0
+
+    def watch() -> None:
+        nonlocal most
+        most = max(most, held.size_bytes)
+
+    async with proxied(held=held) as (_, _, channel):
+        bodies = [bytes([number]) * 1_000_000 for number in range(20)]
+        calls = [asyncio.ensure_future(channel.unary(MODEL_INFER, body)) for body in bodies]
+        while not all(call.done() for call in calls):
+            await asyncio.sleep(0)
+            watch()
+        assert [call.result() for call in calls] == bodies
+        assert 2_000_000 < most <= (3 << 20) + 40 * 16_384
+        # Copies are recorded a moment after the responses.
+        while held.size_bytes:
+            await asyncio.sleep(0)
+        # The connection serves on.
+        assert await channel.unary(MODEL_INFER, b"small") == b"small"
+
+
+async def test_a_cancelled_call_holds_nothing() -> None:
+    held = HeldBytes(3 << 20)
+    async with proxied(infer="hold", held=held) as (site, _, channel):
+        call = asyncio.ensure_future(channel.unary(MODEL_INFER, bytes(100_000)))
+        await site.seen.wait()
+        assert held.size_bytes > 100_000
+        call.cancel()
+        await site.cancelled.wait()
+        while held.size_bytes:
+            await asyncio.sleep(0)

@@ -13,6 +13,7 @@ from nereid.rpc.writes.direct_writes import descriptor_of, write_at_once
 from nereid_adopt.calls.kinds import CallKind, http_call
 from nereid_adopt.calls.requests import decoded, http_facts
 from nereid_adopt.calls.traffic import Side
+from nereid_adopt.proxy.held_bytes import Holder
 from nereid_adopt.proxy.http_requests import HeadTooLargeError, RequestReader
 from nereid_adopt.proxy.http_server import (
     CutOffError,
@@ -49,8 +50,11 @@ class HttpClientConnection(asyncio.Protocol):
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._servers = tuple(HttpServerConnection(address) for address in site.http_addresses)
-        self._reader = RequestReader(site.max_copied_bytes, self._on_request)
+        self._servers = tuple(
+            HttpServerConnection(*pair)
+            for pair in zip(site.http_addresses, site.http_tls, strict=True)
+        )
+        self._reader = RequestReader(site.max_copied_bytes, site.held_bytes, self._on_request)
         self._requests: asyncio.Queue[HttpRequest | None] = asyncio.Queue()
         self._descriptor = -1
         self._task: asyncio.Task[None] | None = None
@@ -109,11 +113,16 @@ class HttpClientConnection(asyncio.Protocol):
             for server in self._servers:
                 server.end_output()
         self._requests.put_nowait(None)
-        return True
+        # TLS has no half-closed connections.
+        return self._descriptor >= 0
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         """Cancel the request in flight."""
         self._site.connections.discard(self)
+        while not self._requests.empty():
+            self._requests.get_nowait()
+        if self._reader.request is not None:
+            self._reader.request.held.release()
         if self._task is not None:
             self._task.cancel()
         for server in self._servers:
@@ -143,7 +152,9 @@ class HttpClientConnection(asyncio.Protocol):
     def _is_full(self) -> bool:
         request = self._reader.request
         arriving = 0 if request is None or request.arriving is None else request.arriving.qsize()
-        return self._requests.qsize() >= _MAX_PIPELINED or arriving >= _MAX_PIPELINED
+        # Without space, each connection holds one piece.
+        most = 1 if self._site.held_bytes.is_full else _MAX_PIPELINED
+        return self._requests.qsize() >= _MAX_PIPELINED or arriving >= most
 
     def _resume_reading(self) -> None:
         if self._is_paused and not self._transport.is_closing():
@@ -158,6 +169,7 @@ class HttpClientConnection(asyncio.Protocol):
             except (NoResponseError, CutOffError) as error:
                 # Nobody reads the rest of a large request.
                 keep = self._fail(error) and request.arriving is None
+            request.held.release()
             if not keep:
                 break
         else:
@@ -242,13 +254,18 @@ class HttpClientConnection(asyncio.Protocol):
             request.method == "HEAD",
             on_data=self.write,
             max_body_bytes=self._site.max_copied_bytes,
+            held=Holder(self._site.held_bytes),
         )
 
     async def _respond_large(self, request: HttpRequest, call: HttpCall) -> bool:
         """Pass on a request whose body is not kept; it has no copy."""
         side = self._site.traffic.side_of_other_calls()
         if call.model:
-            self._site.recorder.skip(call.model, "the request is too large")
+            # Of JSON that has not arrived as a whole, nothing is known.
+            facts = _facts(request, call.model)
+            if facts.step is not None:
+                side = self._site.side_of_request(facts)
+            self._site.recorder.skip(call.model, request.why_not_kept, facts.step)
         exchange = HttpExchange(
             [request.head(), *(request.encode_piece(piece) for piece in request.pieces)],
             rest=self._pieces(request),
@@ -290,7 +307,7 @@ class HttpClientConnection(asyncio.Protocol):
         if not recorder.may_copy(call.model, facts):
             return _keeps(request, exchange)
         if body is None:
-            recorder.skip(call.model, "the response is too large", facts.step)
+            recorder.skip(call.model, exchange.why_not_kept, facts.step)
         elif inputs is None or outputs is None:
             recorder.skip(call.model, NO_REGION, facts.step)
         else:

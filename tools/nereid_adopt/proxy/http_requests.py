@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 import httptools
 
+from nereid_adopt.proxy.held_bytes import NO_SPACE, HeldBytes, Holder
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _MAX_HEAD_BYTES: Final = 1 << 18
 # Pieces of a streamed body that wait for the server.
+TOO_LARGE: Final = "the request is too large"
 _CONTINUE: Final = b"100-continue"
 
 
@@ -20,9 +23,14 @@ class HeadTooLargeError(Exception):
 
 
 class HttpRequest:
-    """One request. `arriving`: pieces of a body that is too large to be kept, then `None`."""
+    """One request.
 
-    def __init__(self) -> None:
+    arriving: pieces of a body that is not kept, then `None`. why_not_kept: the reason.
+    """
+
+    def __init__(self, held: Holder) -> None:
+        self.held = held
+        self.why_not_kept = ""
         self.method = ""
         self.target = b""
         self.version = "1.1"
@@ -76,9 +84,15 @@ class HttpRequest:
 class RequestReader:
     """Parser of requests; the parser calls methods such as on_url()."""
 
-    def __init__(self, max_body_bytes: int, on_request: Callable[[HttpRequest], None]) -> None:
+    def __init__(
+        self,
+        max_body_bytes: int,
+        held_bytes: HeldBytes,
+        on_request: Callable[[HttpRequest], None],
+    ) -> None:
         """on_request: called with each complete request, or with the head of a large one."""
         self._max_body_bytes = max_body_bytes
+        self._held_bytes = held_bytes
         self._on_request = on_request
         self._parser = httptools.HttpRequestParser(self)
         self.request: HttpRequest | None = None
@@ -90,7 +104,7 @@ class RequestReader:
 
     def on_message_begin(self) -> None:
         """Begin a request; called by httptools."""
-        self.request = HttpRequest()
+        self.request = HttpRequest(Holder(self._held_bytes))
         self._head_bytes = 0
 
     def on_url(self, url: bytes) -> None:
@@ -126,7 +140,7 @@ class RequestReader:
         request.version = self._parser.get_http_version()
         request.keep_alive = self._parser.should_keep_alive()
         if request.content_length > self._max_body_bytes:
-            self._begin_stream(request)
+            self._begin_stream(request, TOO_LARGE)
 
     def on_body(self, piece: bytes) -> None:
         """Keep or pass on a part of the body; called by httptools."""
@@ -138,7 +152,9 @@ class RequestReader:
             return
         request.pieces.append(piece)
         if request.body_bytes > self._max_body_bytes:
-            self._begin_stream(request)
+            self._begin_stream(request, TOO_LARGE)
+        elif not request.held.add(len(piece)):
+            self._begin_stream(request, NO_SPACE)
 
     def on_message_complete(self) -> None:
         """Hand on a complete request; called by httptools."""
@@ -149,7 +165,8 @@ class RequestReader:
         else:
             self._on_request(request)
 
-    def _begin_stream(self, request: HttpRequest) -> None:
+    def _begin_stream(self, request: HttpRequest, reason: str) -> None:
+        request.why_not_kept = reason
         request.arriving = asyncio.Queue()
         self._on_request(request)
 

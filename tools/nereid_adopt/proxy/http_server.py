@@ -12,11 +12,16 @@ import httptools
 from nereid.rpc.net.dialing import Dialer
 from nereid.rpc.net.tls_files import reason
 from nereid.rpc.writes.direct_writes import descriptor_of, write_at_once
+from nereid_adopt.proxy.held_bytes import NO_SPACE
 from nereid_perf.wire.response_head import ResponseParser
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from nereid.rpc.net.tls_files import Tls
+    from nereid_adopt.proxy.held_bytes import Holder
+
+TOO_LARGE: Final = "the response is too large"
 CONNECT_TIMEOUT_S: Final = 5.0
 _JOIN_BYTES: Final = 1 << 18
 _FINAL: Final = 200
@@ -46,6 +51,9 @@ class HttpExchange:
     refuses: Callable[[int], bool] | None = None
     before_data: Callable[[], None] | None = None
     max_body_bytes: int = 1 << 31
+    held: Holder | None = None
+    # Why the response's body is not kept.
+    why_not_kept: str = ""
     parser: ResponseParser = field(default_factory=ResponseParser)
     body_bytes: int = 0
     passed_on: bool = False
@@ -54,16 +62,17 @@ class HttpExchange:
 
     @property
     def body(self) -> list[bytes] | None:
-        """The response's body in pieces, or `None` if it was too large to be kept."""
-        return None if self.body_bytes > self.max_body_bytes else self.parser.body
+        """The response's body in pieces, or `None` if it was not kept."""
+        return None if self.why_not_kept else self.parser.body
 
 
 class HttpServerConnection:
     """A connection that is dialled when it is needed, and again if the server has closed it."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, tls: Tls | None = None) -> None:
         self._dialer = Dialer(address, CONNECT_TIMEOUT_S)
         self._address = address
+        self._tls = tls
         self._protocol: _Protocol | None = None
         self._is_paused = False
 
@@ -90,7 +99,7 @@ class HttpServerConnection:
                     raise
                 exchange.parser = ResponseParser()
         try:
-            self._protocol = await self._dialer.connect(_Protocol, None)
+            self._protocol = await self._dialer.connect(_Protocol, self._tls)
         except OSError as error:
             why = "timed out" if isinstance(error, TimeoutError) else reason(error)
             raise NoResponseError(f"cannot connect to {self._address}: {why}") from error
@@ -101,7 +110,7 @@ class HttpServerConnection:
     async def open_tunnel(self, data: bytes, on_data: Callable[[bytes], None]) -> asyncio.Transport:
         """Dial a connection whose bytes are passed on unparsed, and send the first ones."""
         try:
-            protocol = await self._dialer.connect(_Protocol, None)
+            protocol = await self._dialer.connect(_Protocol, self._tls)
         except OSError as error:
             raise NoResponseError(str(error)) from error
         self._protocol = protocol
@@ -164,7 +173,8 @@ class _Protocol(asyncio.Protocol):
     def end_output(self) -> None:
         if self._exchange is not None and not self.transport.is_closing():
             self.usable = False
-            self.transport.write_eof()
+            if self.transport.can_write_eof():
+                self.transport.write_eof()
 
     async def _send_rest(self, rest: AsyncIterator[bytes], done: asyncio.Future[None]) -> None:
         async for piece in rest:
@@ -262,10 +272,16 @@ class _Protocol(asyncio.Protocol):
 
     def _bound_body(self, exchange: HttpExchange) -> None:
         pieces = exchange.parser.body
-        if exchange.body_bytes > exchange.max_body_bytes:
+        if pieces and not exchange.why_not_kept:
+            before, exchange.body_bytes = exchange.body_bytes, sum(map(len, pieces))
+            if exchange.body_bytes > exchange.max_body_bytes:
+                exchange.why_not_kept = TOO_LARGE
+            elif exchange.held is not None and not exchange.held.add(exchange.body_bytes - before):
+                exchange.why_not_kept = NO_SPACE
+        if exchange.why_not_kept:
             pieces.clear()
-        elif pieces:
-            exchange.body_bytes = sum(map(len, pieces))
+            if exchange.held is not None:
+                exchange.held.release()
 
     def _finish(self, error: Exception | None) -> None:
         done = self._done
