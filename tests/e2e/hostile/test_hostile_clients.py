@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.hostile.attack import Attack
-from tests.support.hostile.attacks import ATTACKS, TLS_ATTACKS
+from tests.support.hostile.attacks import ATTACKS, TLS_ATTACKS, traffic
 from tests.support.hostile.siege import Report, Siege, siege
 from tests.support.mesh.mesh import Mesh, free_port, running
 from tests.support.models import generators, text_models
@@ -69,6 +69,7 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     text_models.export(repository / "texts")
     text_models.export(repository / "ranker", labels=("relevance",))
     generators.logits_generator(repository / "logits")
+    traffic.save_models(repository)
     (root / "archives").mkdir()
     managed = (
         "--allow-sagemaker=true",
