@@ -98,8 +98,8 @@ class AdaptiveBatcher:
                 shares.remove(entry)
         count = control.excess(batcher.pending, self._instances, now_ns)
         if count > 0:
-            last = batcher.last_entries(count) if shares is None else shares.last_entries(count)
-            for entry in last:
+            last = control.last_entries(count, self._instances)
+            for entry in batcher.last_entries(count) if last is None else last:
                 if not entry.request.caller:
                     self._remove(entry)
                     self._displaced[entry] = None

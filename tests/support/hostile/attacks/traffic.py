@@ -14,13 +14,18 @@ from tests.support.hostile.attack import ANY, SERVED, Attack, Client, Target
 from tests.support.hostile.attacks.control_calls import flood
 from tests.support.hostile.raw_clients import HttpClient, post
 from tests.support.hostile.sending import ask, http_body
-from tests.support.models.e2e_models import save_scaler, save_sign
+from tests.support.models.e2e_models import DATATYPES, save_identity, save_scaler, save_sign
 from tests.support.scheduler.ensemble_configs import Step, ensemble_config, save_ensemble
 
 _MIB = 1 << 20
 _VERSIONS = "max_batch_size: 64\ndynamic_batching { }\nversion_policy { all { } }\n"
 _BY = {"header": "header:x-user", "parameter": "parameter:user", "tensor": "tensor:INPUT0"}
 _TARGET = 'parameters { key: "target_p99_us" value { string_value: "100000" } }\n'
+_TOKENS = """max_batch_size: 16
+dynamic_batching { }
+parameters { key: "padding" value { string_value: "INPUT0[0]=0 -> OUTPUT0[0]: 8 64" } }
+parameters { key: "max_batch_tokens" value { string_value: "64" } }
+"""
 _CALLED = "/v2/repository/models/called/"
 _ABORT = post(_CALLED + "rollout", b'{"action": "abort"}')
 
@@ -31,6 +36,7 @@ def save_models(root: Path) -> None:
         _save_versions(root, f"by_{kind}", {"weights": {"1": 50, "2": 50}, "by": by})
     _save_versions(root, "called", {"weights": {"1": 1}})
     save_scaler(root, "timely", 2, "max_batch_size: 64\ndynamic_batching { }\n" + _TARGET)
+    save_identity(root, "tokens", DATATYPES["FP32"][0], _TOKENS)
     save_sign(root, "sign", "max_batch_size: 8\n")
     save_scaler(root, "twofold", 2, "max_batch_size: 8\n")
     steps: list[Step] = [
@@ -201,5 +207,21 @@ ATTACKS = (
         "a condition of 1,000,000 rows", _once(_infer("conditional", _row(1), rows=_MIB, name="X"))
     ),
     Attack("a condition that holds", _once(_infer("conditional", _row(1), name="X")), SERVED),
+    Attack("a length of 0", _once(_infer("tokens", b"", columns=0)), ANY),
+    Attack("a length of 2^62", _once(_infer("tokens", _row(1), columns=1 << 62))),
+    Attack("a length of 2^70", _once(_infer("tokens", _row(1), columns=1 << 70))),
+    Attack("a length of -1", _once(_infer("tokens", _row(1), columns=-1))),
+    Attack(
+        "16 rows of 1,000,000",
+        _once(_infer("tokens", bytes(4_000_000), rows=16, columns=1_000_000)),
+        ANY,
+        more_mib=300,
+    ),
+    Attack(
+        "4,000 lengths",
+        flood(lambda number: _infer("tokens", bytes(4 * (1 + number)), columns=1 + number)),
+        ANY,
+    ),
+    Attack("a length of 8", _once(_infer("tokens", _row(1))), SERVED),
     Attack("requests to wait for", _waiting_for_others, ANY),
 )

@@ -99,11 +99,13 @@ class ClientShares:
                 over -= rows_of(queued)
         return displaced if rows <= 0 or own_rows <= capacity_rows / count else None
 
-    def last_entries(self, count: int) -> list[Entry]:
+    def last_entries(self, count: int, capacity_rows: float) -> list[Entry]:
         """Return up to `count` entries to refuse, each of the client that has most rows by then.
 
-        Of a client they are the least urgent, and of these the newest.
+        Of a client they are the least urgent, and of these the newest. A client beside others keeps
+        an equal share of capacity_rows.
         """
+        share = capacity_rows / len(self._clients) if len(self._clients) > 1 else 0.0
         heap = [
             (-client.rows, number, sorted(_refusable(client), key=_level_of))
             for number, client in enumerate(self._clients.values())
@@ -112,7 +114,7 @@ class ClientShares:
         last: list[Entry] = []
         while heap and len(last) < count:
             rows, number, queued = heap[0]
-            if queued:
+            if queued and -rows > share:
                 last.append(queued.pop())
                 heapreplace(heap, (rows + rows_of(last[-1]), number, queued))
             else:

@@ -178,10 +178,20 @@ class LatencyTarget(Sizing):
 
     def displaced_by(self, entry: Entry, instances: int) -> list[Entry] | None:
         """Return queued entries to refuse in place of a late one; `None` to refuse that."""
+        return self.shares.displaced_by(entry, self._capacity(instances))
+
+    def last_entries(self, count: int, instances: int) -> list[Entry]:
+        """Return up to `count` queued entries to refuse, of clients beyond their share first."""
+        return self.shares.last_entries(count, self._capacity(instances))
+
+    def _capacity(self, instances: int) -> float:
+        """Return how many rows are executed within the time that a request may take.
+
+        At least one batch executes and one waits at each instance, so that two clients can share
+        an instance also if the time is short.
+        """
         plan = self.plan
-        # Rows that are executed within the time that a request may take.
-        capacity = instances * plan.size * max(1.0, self.held_ns / plan.execution_ns)
-        return self.shares.displaced_by(entry, capacity)
+        return instances * plan.size * max(2.0, self.held_ns / plan.execution_ns)
 
     def refusal(self, entry: Entry) -> Unavailable:
         """Return the error of a request that would be late."""

@@ -119,6 +119,10 @@ class QueueControl:
         """Return `None`: no request is refused in place of another."""
         return None
 
+    def last_entries(self, count: int, instances: int) -> list[Entry] | None:  # noqa: ARG002 - of Control
+        """Return `None`: the last ones in the queue are refused."""
+        return None
+
     def refusal(self, entry: Entry) -> Unavailable:
         """Return Triton's error of a full queue."""
         return queue_full(entry)
@@ -150,6 +154,9 @@ class Control(Protocol):
 
         `None` means that the new entry is refused.
         """
+
+    def last_entries(self, count: int, instances: int) -> list[Entry] | None:
+        """Return up to `count` queued entries to refuse; `None` for the last ones in the queue."""
 
     def refusal(self, entry: Entry) -> Unavailable:
         """Return the error to send for a refused request."""

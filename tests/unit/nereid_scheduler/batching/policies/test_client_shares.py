@@ -101,15 +101,24 @@ class TestLast:
         queue = Queue()
         a_1, a_2, a_3 = queue.add("a", 1, 1, 1)
         b_1, b_2 = queue.add("b", 2, 2)
-        assert queue.shares.last_entries(3) == [b_2, a_3, a_2]
-        assert queue.shares.last_entries(100) == [b_2, a_3, a_2, b_1, a_1]
+        assert queue.shares.last_entries(3, 0) == [b_2, a_3, a_2]
+        assert queue.shares.last_entries(100, 0) == [b_2, a_3, a_2, b_1, a_1]
+
+    def test_each_client_beside_others_keeps_its_share(self) -> None:
+        queue = Queue()
+        hogs = queue.add("hog", *[1] * 4)
+        queue.add("a", 1, 1)
+        assert queue.shares.last_entries(100, 4) == [hogs[3], hogs[2]]
+        queue = Queue()
+        hogs = queue.add("hog", *[1] * 4)
+        assert queue.shares.last_entries(100, 4) == [*reversed(hogs)]
 
     def test_the_least_urgent_first(self) -> None:
         queue = Queue()
         (second,) = queue.add("a", 1, level=2)
         (urgent,) = queue.add("a", 1)
         queue.add("a", 1, is_kept=True)
-        assert queue.shares.last_entries(9) == [second, urgent]
+        assert queue.shares.last_entries(9, 0) == [second, urgent]
 
 
 def test_rows_that_wait_are_counted() -> None:

@@ -630,7 +630,7 @@ def test_what_returns_from_an_instance_is_not_displaced() -> None:
     assert batch is not None
     target.forget(batch)
     batcher.requeue(batch.entries)
-    assert not {*batch.entries} & {*target.shares.last_entries(1000)}
+    assert not {*batch.entries} & {*target.shares.last_entries(1000, 0)}
     for entry in (*hogs[:-1], honest):
         assert batcher.remove_entry(entry)
     assert target.shares.queued_rows == 0
@@ -643,4 +643,4 @@ def test_a_models_call_is_neither_refused_nor_displaced() -> None:
     batcher.enqueue(call, 7)
     target = target_of(batcher)
     assert target is not None
-    assert call not in target.shares.last_entries(len(hogs) + 9)
+    assert call not in target.shares.last_entries(len(hogs) + 9, 0)
