@@ -336,6 +336,5 @@ def test_all_attacks_at_once_while_certificates_are_renewed(tmp_path: Path) -> N
 
 def _check_siege(report: Report) -> None:
     others = report.others
-    print(report)
     assert others.wrong == others.errors == others.refused == [], str(report)
     _check_memory(report, max(attack.more_mib for attack in ATTACKS))

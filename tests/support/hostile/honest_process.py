@@ -83,7 +83,7 @@ class _KeptHttp:
         if b"connection: close" in head.lower():
             self.close()
         if head[9:12] in (b"429", b"503"):
-            raise RefusedError(head[9:12].decode())
+            raise RefusedError(f"{head[9:12].decode()} {body[:200]!r}")
         return int(head[9:12]), body
 
     def close(self) -> None:

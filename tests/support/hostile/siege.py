@@ -23,7 +23,7 @@ from tests.support.mesh.mesh import Mesh
 
 _DECODER = "gateway.decoder"
 # Hostile clients that attack at the same time.
-_AT_ONCE = 4
+_AT_ONCE = 8
 _ROOT = Path(__file__).parents[3]
 
 
