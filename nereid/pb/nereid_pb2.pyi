@@ -849,7 +849,7 @@ class ModelShadows(_message.Message):
     def __init__(self, models: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class TrafficKeys(_message.Message):
-    __slots__ = ("models",)
+    __slots__ = ("models", "clients")
     class ModelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -858,8 +858,10 @@ class TrafficKeys(_message.Message):
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     MODELS_FIELD_NUMBER: _ClassVar[int]
+    CLIENTS_FIELD_NUMBER: _ClassVar[int]
     models: _containers.ScalarMap[str, str]
-    def __init__(self, models: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    clients: bool
+    def __init__(self, models: _Optional[_Mapping[str, str]] = ..., clients: bool = ...) -> None: ...
 
 class RequestTimings(_message.Message):
     __slots__ = ("phases", "batch_size", "instance", "attempt", "cached")

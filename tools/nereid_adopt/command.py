@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from nereid.cli.command_parser import CommandParser
 from nereid.comparison.rules import parse_rules
 from nereid.core.errors import NereidError
+from nereid.core.files.json_document import parse_document, read_document
 from nereid.core.terminal import print_error, print_lines
 from nereid.rpc.net.address import is_address
 from nereid.rpc.net.tls_files import Tls, TlsFiles, reason
@@ -365,8 +366,9 @@ def _rules(text: str | None) -> Rules:
         return parse_rules({})
     if not text.startswith("@"):
         return parse_rules(text)
-    content = Path(text[1:]).read_text()
-    return parse_rules(json.loads(content) if content.lstrip().startswith("{") else content)
+    content = read_document(Path(text[1:]))
+    is_json = content.lstrip().startswith("{")
+    return parse_rules(parse_document(content.encode()) if is_json else content)
 
 
 def _boolean(text: str) -> bool:

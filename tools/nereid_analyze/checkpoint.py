@@ -10,6 +10,7 @@ import json
 import logging
 from typing import TYPE_CHECKING, Any, Self
 
+from nereid.core.files.json_document import parse_document, read_document_lines
 from nereid_analyze.job import job_document, parse_job
 from nereid_analyze.search.trial import CandidateError
 from nereid_perf.output.result_file import ResultFileError, measurement_document, parse_measurement
@@ -149,16 +150,18 @@ def trial_document(trial: Trial) -> dict[str, Any]:
 
 def _read(path: Path) -> tuple[Job, list[dict[str, Any]]]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        job = parse_job(json.loads(lines[0]))
+        lines = [*read_document_lines(path)]
+        job = parse_job(parse_document(lines[0]))
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror}") from error
-    except (IndexError, ValueError, AttributeError) as error:
+    except (IndexError, ValueError, AttributeError, TypeError, KeyError) as error:
         raise CheckpointError(f"{path} is no checkpoint: {error}") from error
     records = []
     for number, line in enumerate(lines[1:], 2):
         try:
-            record = json.loads(line)
+            record = parse_document(line)
+            if not isinstance(record, dict):
+                raise TypeError("expected an object")
             if "failure" not in record:
                 parse_measurement(record["measurement"])
         except (ValueError, KeyError, TypeError, ResultFileError) as error:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from nereid.config.flags import Topic, boolean, choice, flag, integer
+from nereid.core.files.json_document import read_document
 from nereid.rpc.net.address import is_address
 from nereid_perf.endpoint import Endpoint, TlsSettings
 from nereid_perf.inputs.text_calls import ENDPOINTS, endpoint_path
@@ -85,10 +86,10 @@ def _percentile(text: str) -> str:
 
 def _intervals(text: str) -> tuple[int, ...]:
     try:
-        gaps = tuple(round(float(line) * _NS_PER_US) for line in Path(text).read_text().split())
+        gaps = tuple(round(float(line) * _NS_PER_US) for line in read_document(Path(text)).split())
     except OSError as error:
         raise ValueError(str(error)) from error
-    except ValueError:
+    except (ValueError, OverflowError):
         gaps = ()
     if not gaps or min(gaps) < 0 or not any(gaps):
         raise ValueError("expected a file of microseconds, one a line")

@@ -1,9 +1,13 @@
-"""Parser of JSON documents that servers, even untrusted ones, send to tools."""
+"""Parser of JSON documents that others, even untrusted ones, send to tools or have recorded."""
 
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 # Ten times the document for a mesh of 10,000 models. A parsed value may take twenty times its text.
 MAX_BYTES: Final = 16 << 20
@@ -18,6 +22,24 @@ def parse_document(body: bytes) -> Any:
         return json.loads(body)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+
+
+def read_document(path: Path, limit: int = MAX_BYTES) -> str:
+    """Return a file's text. Raises OSError, or ValueError for more than `limit` bytes."""
+    with path.open("rb") as file:
+        body = file.read(limit + 1)
+    if len(body) > limit:
+        raise ValueError(f"more than {limit} bytes")
+    return body.decode()
+
+
+def read_document_lines(path: Path) -> Iterator[bytes]:
+    """Yield a file's lines. Raises OSError, or ValueError for a line that is no document."""
+    with path.open("rb") as file:
+        while line := file.readline(MAX_BYTES + 1):
+            if len(line) > MAX_BYTES:
+                raise ValueError(f"a line of more than {MAX_BYTES} bytes")
+            yield line
 
 
 def error_text(body: bytes) -> str:

@@ -61,6 +61,8 @@ _CALLER_KEY: Final = 0x92
 _CALLER_KEY_TAG: Final = bytes((_CALLER_KEY, 1))
 _CALLABLE_MODELS: Final = 0xA2
 _CALLABLE_MODELS_TAG: Final = bytes((_CALLABLE_MODELS, 1))
+_OWNER: Final = 0x7A
+_OWNER_TAG: Final = bytes((_OWNER,))
 
 
 class RequestCodec:
@@ -126,6 +128,9 @@ class RequestCodec:
         if item.callable_models:
             rights = item.callable_models
             tail += _CALLABLE_MODELS_TAG + encode_varint(len(rights)) + rights
+        if item.sequence_owner:
+            owner = item.sequence_owner.encode()
+            tail += _OWNER_TAG + encode_varint(len(owner)) + owner
         return tail
 
     def _message(self, items: list[ToScheduler]) -> bytes:
@@ -191,6 +196,12 @@ def _read_tail(request: InferRequest, frame: bytes, position: int, end: int, now
         if tag == _REQUEST_ID:
             try:
                 request.request_id = frame[position : position + number].decode()
+            except UnicodeDecodeError:
+                return False
+            position += number
+        elif tag == _OWNER:
+            try:
+                request.sequence_owner = frame[position : position + number].decode()
             except UnicodeDecodeError:
                 return False
             position += number
@@ -347,6 +358,7 @@ def _write_notice(item: Notice, frame: pb.ResponseFrame) -> None:
     elif isinstance(item, TrafficKeys):
         frame.traffic_keys.models.clear()
         frame.traffic_keys.models.update(item.models)
+        frame.traffic_keys.clients = item.clients
         frame.traffic_keys.SetInParent()
     elif isinstance(item, ModelShadows):
         frame.model_shadows.models.clear()
@@ -430,7 +442,8 @@ def read_log_rules(message: pb.LogRules) -> LogRules:
 
 def _read_notices(frame: pb.ResponseFrame) -> Iterator[Notice]:
     if frame.HasField("traffic_keys"):
-        yield TrafficKeys(tuple(sorted(frame.traffic_keys.models.items())))
+        keys = frame.traffic_keys
+        yield TrafficKeys(tuple(sorted(keys.models.items())), keys.clients)
     if frame.HasField("model_shadows"):
         yield ModelShadows(tuple(sorted(frame.model_shadows.models.items())))
     if frame.HasField("cached_models"):
@@ -469,7 +482,6 @@ def _write_request(item: InferRequest, message: pb.InferRequest, now: float) -> 
         message.request_id = item.request_id
     if item.parameters:
         write_parameters(item.parameters, message.parameters)
-        message.sequence_owner = item.sequence_owner
     if item.priority:
         message.priority = item.priority
     if item.timeout_us:
@@ -479,9 +491,16 @@ def _write_request(item: InferRequest, message: pb.InferRequest, now: float) -> 
         message.trace_context = item.trace_context
     if item.error_status:
         write_error(item.error_status, message.error_status)
-    if item.digest or item.text_digest or item.caller_key or item.callable_models:
+    if (
+        item.digest
+        or item.text_digest
+        or item.caller_key
+        or item.callable_models
+        or item.sequence_owner
+    ):
         message.digest, message.text_digest = item.digest, item.text_digest
         message.caller_key, message.callable_models = item.caller_key, item.callable_models
+        message.sequence_owner = item.sequence_owner
     if item.caller or item.confined_caller:
         message.caller, message.confined_caller = item.caller, item.confined_caller
     if item.accepts_many or item.resent or item.wants_timings or item.is_shadow:
@@ -495,8 +514,7 @@ def _read_request(message: pb.InferRequest, now: float) -> InferRequest:
     request.request_id = message.request_id
     if message.parameters:
         request.parameters = read_parameters(message.parameters)
-        # Only requests with a correlation id have an owner.
-        request.sequence_owner = message.sequence_owner
+    request.sequence_owner = message.sequence_owner
     request.priority = message.priority
     request.timeout_us = message.timeout_us
     request.deadline = deadline_of(message.remaining_us, now)

@@ -142,7 +142,8 @@ class InferRequest:
         self.resent = resent
         # Lease of the segment with the payloads. Not sent.
         self.lease = lease
-        # Owner of the sequence (nereid.core.sequence_owners), or empty.
+        # Owner of the sequence (nereid.core.sequence_owners) or, if TrafficKeys asks for it, the
+        # client of any request. Otherwise empty.
         self.sequence_owner = sequence_owner
         self.wants_timings = wants_timings
         # Digest of the files with which a text became these tensors. The scheduler refuses the
@@ -377,9 +378,12 @@ class TrafficKeys(NamedTuple):
 
     A pair is a model's name and the source of its callers' keys (`Traffic.by`). In a greeting it
     comes before CachedModels, after which a gateway sends requests.
+
+    clients: whether each request needs its client, as InferRequest.sequence_owner.
     """
 
     models: tuple[tuple[str, str], ...]
+    clients: bool = False
     id: int = 0
 
 

@@ -553,6 +553,7 @@ def test_the_check_says_what_would_not_be_served(meshes: tuple[Mesh, Mesh], tmp_
         (("localhost:1",), "give either --to, or --model-repository"),
         (("ftp://localhost:1", "--to=b:1"), "expected host:port"),
         (("localhost:1", "--to=b:1", "--rules=y: near"), "'near' is no rule"),
+        (("localhost:1", "--to=b:1", "--rules=@/dev/zero"), "more than 16777216 bytes"),
         (("localhost:1", "--to=b:1", "--weight=101"), "from 0 to 100"),
         (("turn", "1", "--control=/nowhere/adopt.sock"), "no proxy can be reached"),
     ],

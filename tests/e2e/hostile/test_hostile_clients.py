@@ -6,19 +6,25 @@ differs, so what CI allows is generous; nightly it is a tenth of a second.
 
 from __future__ import annotations
 
+import random
+import ssl
 import statistics
+import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Self
 
 import pytest
 
 from tests.support.hostile.attack import Attack
-from tests.support.hostile.attacks import ATTACKS, TLS_ATTACKS
+from tests.support.hostile.attacks import ATTACKS, TLS_ATTACKS, traffic
 from tests.support.hostile.siege import Report, Siege, siege
-from tests.support.mesh.mesh import Mesh, free_port, running
+from tests.support.mesh.mesh import Mesh, free_port, running, until
 from tests.support.models import generators, text_models
 from tests.support.models.e2e_models import DATATYPES, make_repository, save_echo, save_identity
 from tests.support.peers.certificates import rsa_identity
+from tests.support.peers.redis_server import RedisServer, redis_server
 
 _QUIET_MODELS = 150
 _BUDGET_MIB = 256
@@ -56,9 +62,7 @@ FLAGS = (
 )
 
 
-@pytest.fixture(scope="module")
-def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
-    root = tmp_path_factory.mktemp("hostile")
+def _make_repository(root: Path) -> Path:
     repository = make_repository(root / "models")
     for number in range(_QUIET_MODELS):
         # What a page of all models costs is theirs.
@@ -69,8 +73,15 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     text_models.export(repository / "texts")
     text_models.export(repository / "ranker", labels=("relevance",))
     generators.logits_generator(repository / "logits")
+    traffic.save_models(repository)
+    cached = "max_batch_size: 4\nresponse_cache { enable: true }\n"
+    save_identity(repository, "cached_fp32", DATATYPES["FP32"][0], cached)
+    return repository
+
+
+def _managed_flags(root: Path) -> tuple[str, ...]:
     (root / "archives").mkdir()
-    managed = (
+    return (
         "--allow-sagemaker=true",
         f"--sagemaker-port={free_port()}",
         "--sagemaker-multi-model=true",
@@ -79,9 +90,13 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
         f"--vertex-ai-port={free_port()}",
         "--vertex-ai-default-model=identity_fp32",
     )
-    cached = "max_batch_size: 4\nresponse_cache { enable: true }\n"
-    save_identity(repository, "cached_fp32", DATATYPES["FP32"][0], cached)
-    with running(repository, root / "log", *FLAGS, *managed) as started:
+
+
+@pytest.fixture(scope="module")
+def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
+    root = tmp_path_factory.mktemp("hostile")
+    repository = _make_repository(root)
+    with running(repository, root / "log", *FLAGS, *_managed_flags(root)) as started:
         yield started
 
 
@@ -124,8 +139,12 @@ def _check(attack: Attack, report: Report) -> None:
     assert report.took_s < attack.limit_s, report
     assert report.others.wrong == []
     assert not report.ended, report
+    _check_memory(report, attack.more_mib)
+
+
+def _check_memory(report: Report, more_mib: int) -> None:
     for process, peak_mib in report.peak_mib.items():
-        budget_mib = _DECODER_MIB if "decoder" in process else _BUDGET_MIB + attack.more_mib
+        budget_mib = _DECODER_MIB if "decoder" in process else _BUDGET_MIB + more_mib
         if process.startswith("executor"):
             budget_mib = _BUDGET_MIB + _RUNTIMES_MIB
         assert peak_mib <= budget_mib + _BEYOND_BUDGET_MIB, (process, str(report))
@@ -218,3 +237,104 @@ def test_others_behind_the_same_address(
     _check(attack, report)
     assert report.longest_s <= quiet_s + _ALLOWED_S, str(report)
     _check_log(mesh.log)
+
+
+# ---- all at once
+
+
+class LyingRedis:
+    """A tenant of the mesh's Redis who exchanges, changes and deletes what the mesh has stored."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self._server = server
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._lie)
+        self.lies = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _lie(self) -> None:
+        chosen, command = random.Random(1), self._server.command
+        while not self._ended.wait(0.05):
+            words = command("KEYS", "*").split()
+            names = [word.decode() for word in words if word.startswith(b"nereid:")]
+            if len(names) > 1:
+                name, other = chosen.sample(names, 2)
+                lie = chosen.choice(
+                    (
+                        ("EVAL", _COPY, "2", name, other),
+                        ("APPEND", name, "x"),
+                        ("SETRANGE", name, "20", "x"),
+                        ("SET", name, "x"),
+                        ("DEL", name),
+                        ("FLUSHALL",),
+                    )
+                )
+                command(*lie)
+                self.lies += 1
+
+
+_COPY = "\"redis.call('SET',KEYS[2],redis.call('GET',KEYS[1]))\""
+_SIEGE_S = 120
+
+
+@pytest.mark.nightly
+def test_all_attacks_at_once_beside_a_lying_redis_and_executors_that_end(tmp_path: Path) -> None:
+    repository = _make_repository(tmp_path)
+    flags = [flag for flag in FLAGS if not flag.startswith("--cache-config")]
+    with (
+        redis_server(tmp_path) as server,
+        running(
+            repository,
+            tmp_path / "log",
+            *flags,
+            *_managed_flags(tmp_path),
+            f"--cache-config=redis,url={server.url}",
+            executors=2,
+        ) as mesh,
+        siege(mesh) as besieged,
+        LyingRedis(server) as liar,
+    ):
+        kill = partial(mesh.kill, "nereid_executor")
+        _check_siege(besieged.attack_at_once(ATTACKS, _SIEGE_S, [kill] * 6))
+        assert liar.lies > _SIEGE_S
+    _check_log(tmp_path / "log")
+
+
+@pytest.mark.nightly
+def test_all_attacks_at_once_while_certificates_are_renewed(tmp_path: Path) -> None:
+    repository = _make_repository(tmp_path)
+    identity = rsa_identity(tmp_path, 2048)
+    tls = f"--grpc-server-cert={identity.cert}", f"--grpc-server-key={identity.key}"
+    flags = (*FLAGS, *_managed_flags(tmp_path), "--grpc-use-ssl=true", *tls)
+    with (
+        running(repository, tmp_path / "log", *flags) as mesh,
+        siege(mesh, grpc=False) as besieged,
+    ):
+
+        def renew() -> None:
+            rsa_identity(tmp_path, 2048)
+
+        first = ssl.get_server_certificate(("127.0.0.1", mesh.grpc_port))
+        report = besieged.attack_at_once((*TLS_ATTACKS, *ATTACKS), 60, [renew] * 3)
+        _check_siege(report)
+        assert not report.ended, report
+        renewed = Path(identity.cert).read_text()
+        until(
+            lambda: ssl.get_server_certificate(("127.0.0.1", mesh.grpc_port)) == renewed,
+            "the renewed certificate",
+        )
+        assert first != renewed
+    _check_log(tmp_path / "log")
+
+
+def _check_siege(report: Report) -> None:
+    others = report.others
+    assert others.wrong == others.errors == others.refused == [], str(report)
+    _check_memory(report, max(attack.more_mib for attack in ATTACKS))

@@ -1,11 +1,12 @@
 """Honest clients in a process of their own.
 
-python -m tests.support.hostile.honest_process HTTP [GRPC] [--texts]
+python -m tests.support.hostile.honest_process HTTP [GRPC] [--texts] [--cached]
 
 They ask for health (each time on a new connection, and on one that is kept), for small inferences
 over both protocols and for vectors of texts, check each answer, and note how long they waited.
 `begin` on standard input starts a measurement; `end` finishes it, once each client has had one more
-answer, and prints it as JSON.
+answer, and prints it as JSON. With --cached they also ask for a few responses of cached_fp32 again
+and again.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ SOURCE = "127.0.0.1"
 _LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 # For as long as it takes: how long others wait is what is measured.
 _PATIENCE_S = 60.0
+# Responses that are asked for again and again.
+_CACHED = 20
 
 Ask = Callable[[], Awaitable[None]]
 
@@ -80,7 +83,7 @@ class _KeptHttp:
         if b"connection: close" in head.lower():
             self.close()
         if head[9:12] in (b"429", b"503"):
-            raise RefusedError(head[9:12].decode())
+            raise RefusedError(f"{head[9:12].decode()} {body[:200]!r}")
         return int(head[9:12]), body
 
     def close(self) -> None:
@@ -95,8 +98,13 @@ def _check(found: object, expected: object) -> None:
 
 
 class HonestClients:
-    def __init__(self, http: str, grpc_address: str = "", *, texts: bool = False) -> None:
-        """grpc_address: with none, all is over HTTP. texts: whether to ask for vectors."""
+    def __init__(
+        self, http: str, grpc_address: str = "", *, texts: bool = False, cached: bool = False
+    ) -> None:
+        """grpc_address: with none, all is over HTTP. texts: whether to ask for vectors.
+
+        cached: whether to ask for responses that the cache may have.
+        """
         self._http, self._number = http, 0
         self.measurement = Measurement()
         kept = _KeptHttp(http)
@@ -113,6 +121,11 @@ class HonestClients:
             vectors = _KeptHttp(http)
             self._vectors: list[list[float]] = []
             self.clients.append(("vectors of texts", lambda: self._embed(vectors), 0.05))
+        if cached:
+            kept_cached = _KeptHttp(http)
+            self.clients.append(
+                ("infer cached", lambda: self._infer_json(kept_cached, 8, "cached_fp32"), 0.04)
+            )
         if grpc_address:
             channel = grpc.aio.insecure_channel(grpc_address)
             self._infer: Any = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
@@ -144,13 +157,16 @@ class HonestClients:
         status, body = await connection.ask(head.encode() + header + tensor)
         _check((status, body[-32:]), (200, tensor))
 
-    async def _infer_json(self, connection: _KeptHttp, count: int) -> None:
-        values = [self._next()] * count
+    async def _infer_json(
+        self, connection: _KeptHttp, count: int, model: str = "identity_fp32"
+    ) -> None:
+        value = self._next()
+        values = [value if model == "identity_fp32" else value % _CACHED] * count
         tensor = {"name": "INPUT0", "shape": [1, count], "datatype": "FP32", "data": values}
         document = {"inputs": [tensor]}
         text = json.dumps(document)
         head = (
-            "POST /v2/models/identity_fp32/infer HTTP/1.1\r\nHost: x\r\n"
+            f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: x\r\n"
             f"Content-Length: {len(text)}\r\n\r\n"
         )
         status, body = await connection.ask((head + text).encode())
@@ -226,8 +242,8 @@ def _report(document: dict[str, Any]) -> None:
 
 
 async def main() -> None:
-    addresses = [argument for argument in sys.argv[1:] if argument != "--texts"]
-    clients = HonestClients(*addresses, texts="--texts" in sys.argv)
+    addresses = [argument for argument in sys.argv[1:] if not argument.startswith("--")]
+    clients = HonestClients(*addresses, texts="--texts" in sys.argv, cached="--cached" in sys.argv)
     commands = await _standard_input()
     while await commands.readline():
         clients.measurement, ended = Measurement(), asyncio.Event()

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
+import random
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -18,6 +22,8 @@ from tests.support.hostile.honest_process import Measurement
 from tests.support.mesh.mesh import Mesh
 
 _DECODER = "gateway.decoder"
+# Hostile clients that attack at the same time.
+_AT_ONCE = 8
 _ROOT = Path(__file__).parents[3]
 
 
@@ -74,9 +80,11 @@ class Siege:
         """grpc: whether the honest clients use it."""
         self._mesh = mesh
         addresses = [mesh.http, mesh.grpc] if grpc else [mesh.http]
-        texts = ["--texts"] if "--openai-api" in mesh.flags else []
+        more = ["--texts"] if "--openai-api" in mesh.flags else []
+        if any(flag.startswith("--cache-config=redis") for flag in mesh.flags):
+            more.append("--cached")
         self._honest = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.hostile.honest_process", *addresses, *texts],
+            [sys.executable, "-m", "tests.support.hostile.honest_process", *addresses, *more],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=_ROOT,
@@ -95,22 +103,10 @@ class Siege:
 
     def attack(self, attack: Attack, source: str = "127.0.0.2", repeats_s: float = 0) -> Report:
         """Let it attack once, and again until repeats_s have passed."""
-        mesh = self._mesh
-        target = Target(
-            mesh.http,
-            mesh.grpc,
-            f"127.0.0.1:{mesh.metrics_port}",
-            source,
-            _address(mesh, "--sagemaker-port="),
-            _address(mesh, "--vertex-ai-port="),
-        )
+        target = self._target(source)
         if isinstance(attack.client, Prepared):
             attack.client.prepare()
-        for pid in self._running():
-            # The peak of the resident memory begins anew.
-            with contextlib.suppress(OSError):
-                Path(f"/proc/{pid}/clear_refs").write_text("5")
-        self._command("begin")
+        self._begin()
         begin = time.monotonic()
         while True:
             start = time.monotonic()
@@ -118,9 +114,71 @@ class Siege:
             took_s = time.monotonic() - start
             if time.monotonic() - begin + took_s > repeats_s:
                 break
-        others = Measurement(**self._command("end"))
         if isinstance(attack.client, Prepared):
             attack.client.forget()
+        return self._end(outcome, took_s)
+
+    def attack_at_once(
+        self,
+        attacks: Sequence[Attack],
+        duration_s: float,
+        meanwhile: Iterable[Callable[[], object]],
+    ) -> Report:
+        """Let all of them attack, some at a time and again and again, until duration_s have passed.
+
+        meanwhile: is called at equal intervals.
+        """
+        target, ended = self._target("127.0.0.2"), threading.Event()
+        order = random.Random(1).sample(attacks, len(attacks))
+        following, done = itertools.cycle(order), Counter[str]()
+        lock = threading.Lock()
+
+        def client() -> None:
+            while not ended.is_set():
+                with lock:
+                    attack = next(following)
+                # Whoever is hostile may be disconnected at any moment.
+                with contextlib.suppress(OSError):
+                    attack.client(target)
+                done[attack.name] += 1
+
+        self._begin()
+        begin = time.monotonic()
+        threads = [threading.Thread(target=client) for _ in range(_AT_ONCE)]
+        for thread in threads:
+            thread.start()
+        try:
+            calls = [*meanwhile]
+            for number, call in enumerate(calls, 1):
+                ended.wait(begin + duration_s * number / (len(calls) + 1) - time.monotonic())
+                call()
+            ended.wait(begin + duration_s - time.monotonic())
+        finally:
+            ended.set()
+            for thread in threads:
+                thread.join()
+        return self._end(f"{len(done)} attacks, {done.total()} times", time.monotonic() - begin)
+
+    def _target(self, source: str) -> Target:
+        mesh = self._mesh
+        return Target(
+            mesh.http,
+            mesh.grpc,
+            f"127.0.0.1:{mesh.metrics_port}",
+            source,
+            _address(mesh, "--sagemaker-port="),
+            _address(mesh, "--vertex-ai-port="),
+        )
+
+    def _begin(self) -> None:
+        for pid in self._running():
+            # The peak of the resident memory begins anew.
+            with contextlib.suppress(OSError):
+                Path(f"/proc/{pid}/clear_refs").write_text("5")
+        self._command("begin")
+
+    def _end(self, outcome: str, took_s: float) -> Report:
+        others = Measurement(**self._command("end"))
         running = self._running()
         ended = {
             what

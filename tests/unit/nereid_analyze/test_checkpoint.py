@@ -121,7 +121,21 @@ def test_a_report_of_a_search_that_did_not_end_says_so(tmp_path: Path) -> None:
         resolve(search_of(job), measure)
 
 
-@pytest.mark.parametrize("text", ["", "{}", "no", '{"schema": "nereid-analyze/9"}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        "[]",
+        "no",
+        '{"schema": "nereid-analyze/9"}',
+        "[" * 100_000,
+        "1" * 1_000_000,
+        '{"schema": ' + "[" * 100_000,
+        " " * (17 << 20),
+    ],
+    ids=lambda text: text[:40] or "empty",
+)
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "mlp.jsonl"
     path.write_text(text)
@@ -133,6 +147,10 @@ def test_a_broken_line_in_the_middle_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "mlp.jsonl"
     job = _job(_server())
     line = json.dumps(job_document(job))
+    for broken in ("broken", '"failure"', "[" * 100_000, "1" * 1_000_000):
+        path.write_text(f"{line}\n{broken}\n{{}}\n")
+        with pytest.raises(CheckpointError, match=":2: this is no trial"):
+            recorded(path)
     path.write_text(f"{line}\nbroken\n{{}}\n")
     with pytest.raises(CheckpointError, match=":2: this is no trial"):
         recorded(path)

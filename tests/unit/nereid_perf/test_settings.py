@@ -109,6 +109,7 @@ def test_windows() -> None:
         (LoadSettings, ("--periodic-concurrency-range=5:1:1",), "FIRST from 1"),
         (LoadSettings, ("--request-intervals=/nowhere",), "No such file"),
         (LoadSettings, ("--request-intervals=/dev/null",), "microseconds, one a line"),
+        (LoadSettings, ("--request-intervals=/dev/zero",), "microseconds, one a line"),
         (LoadSettings, ("--cancel-percent=101",), "0 to 100"),
         (LoadSettings, ("--gamma-variation=x",), "expected a number"),
         (MeasurementSettings, ("-p", "1"), "of at least 10"),

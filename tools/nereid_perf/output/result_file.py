@@ -6,15 +6,18 @@ get defaults. If a field is removed or changes its meaning, the version becomes 
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import functools
 import json
 import types
+import zlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Union, get_args, get_origin, get_type_hints
 
 from hdrh.histogram import HdrHistogram
 
+from nereid.core.files.json_document import read_document
 from nereid_perf.measurement import LoadLevel, Measurement
 from nereid_perf.output.result import Result
 from nereid_perf.questions.comparison import Comparison
@@ -23,6 +26,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SCHEMA: Final = "nereid-perf/1"
+# Far above the size of any result, and of any histogram that is not compressed.
+_MAX_FILE_BYTES: Final = 64 << 20
+_MAX_HISTOGRAM_BYTES: Final = 8 << 20
+# Cookie and length before the compressed part.
+_HEAD_BYTES: Final = 8
 
 # Annotations use these names, which modules import only for type checking.
 _NAMES: Final = {
@@ -42,7 +50,7 @@ def write_result(result: Result, path: Path) -> None:
 def read_result(path: Path) -> Result:
     """Read a result; raise ResultFileError if the file is not a result."""
     try:
-        return parse_result(path.read_text(encoding="utf-8"))
+        return parse_result(read_document(path, _MAX_FILE_BYTES))
     except OSError as error:
         raise ResultFileError(f"{path}: {error.strerror}") from error
     except ValueError as error:
@@ -105,7 +113,10 @@ def _parsed(value: Any, kind: Any, where: str) -> Any:
     if kind is HdrHistogram:
         return _parsed_histogram(value, where)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise ResultFileError(f"{where}: the number is too large") from None
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         if value is None and types.NoneType in arguments:
@@ -150,12 +161,21 @@ def _hints(kind: Any) -> dict[str, Any]:
 def _parsed_histogram(value: Any, where: str) -> HdrHistogram:
     _expect(value, str, where)
     try:
+        _check_size(value)
         return HdrHistogram.decode(value)
     except RecursionError:
         raise
     # The decoder raises many types of errors: zlib.error, struct.error, TypeError, ...
     except Exception as error:
         raise ResultFileError(f"{where}: this is no encoded HdrHistogram: {error}") from error
+
+
+def _check_size(histogram: str) -> None:
+    """Raise ValueError for a histogram that is larger than any when it is decompressed."""
+    decompressor = zlib.decompressobj()
+    decompressor.decompress(base64.b64decode(histogram)[_HEAD_BYTES:], _MAX_HISTOGRAM_BYTES)
+    if decompressor.unconsumed_tail:
+        raise ValueError(f"more than {_MAX_HISTOGRAM_BYTES} bytes")
 
 
 _KINDS: Final = {

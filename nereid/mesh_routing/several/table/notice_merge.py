@@ -37,6 +37,7 @@ class NoticeMerge(Generic[Key]):
         self._shadowed: dict[Key, ModelShadows] = {}
         # Sources of lost schedulers' models: requests need keys until a successor says otherwise.
         self._kept_sources: dict[str, str] = {}
+        self._keeps_clients = False
 
     def on_notice(self, key: Key, notice: Notice) -> Notice | None:
         """Handle a notice; return the merged notice, or None if it is unchanged or never merged."""
@@ -68,6 +69,7 @@ class NoticeMerge(Generic[Key]):
         lost = self._keyed.pop(key, None)
         if lost is not None:
             self._kept_sources |= dict(lost.models)
+            self._keeps_clients |= lost.clients
         return self._merge_cached() if self._cached else None
 
     def _merge_cached(self) -> CachedModels:
@@ -82,10 +84,11 @@ class NoticeMerge(Generic[Key]):
         return CachedModels(tuple(sorted(names)), digest_key=digest_key)
 
     def _merge_keys(self) -> TrafficKeys:
-        sources = dict(self._kept_sources)
+        sources, clients = dict(self._kept_sources), self._keeps_clients
         for notice in self._keyed.values():
             sources.update(notice.models)
-        return TrafficKeys(tuple(sorted(sources.items())))
+            clients |= notice.clients
+        return TrafficKeys(tuple(sorted(sources.items())), clients)
 
     def _on_trace_rules(self, key: Key, rules: TraceRules) -> TraceRules | None:
         before, merged = self._traced.get(key), self._trace_rules

@@ -101,6 +101,8 @@ class Upstream:
         self._digester: Digester | None = None
         # None if no model needs the keys of its callers.
         self._caller_keys: CallerKeys | None = None
+        # True if a model needs the client of each request; otherwise only sequences do.
+        self._adds_clients = False
         self._has_access_control = self._adds_keys = has_access_control
         self._shadows = shadows
         # None if no model has a shadow.
@@ -144,7 +146,7 @@ class Upstream:
             if full is not None:
                 return table.refuse(request, on_response, full)
         parameters = request.parameters
-        if parameters and SEQUENCE_ID in parameters:
+        if self._adds_clients or (parameters and SEQUENCE_ID in parameters):
             request.sequence_owner = sequence_owner(
                 request.sender, limits_addresses=self._limits_addresses
             )
@@ -267,6 +269,7 @@ class Upstream:
     def _set_caller_keys(self, notice: TrafficKeys) -> None:
         keys = CallerKeys(dict(notice.models), self._heads)
         self._caller_keys = keys if notice.models else None
+        self._adds_clients = notice.clients
         self._update_adds_keys()
         # They came before the notice, and are sent after it.
         for pending in self.pending.waiting():

@@ -17,6 +17,7 @@ from tests.support.hostile.attacks import (
     shared_memory,
     texts,
     timelines,
+    traffic,
     unfinished,
 )
 
@@ -38,4 +39,5 @@ ATTACKS: tuple[Attack, ...] = (
     *memory.ATTACKS,
     *shared_memory.ATTACKS,
     *texts.ATTACKS,
+    *traffic.ATTACKS,
 )

@@ -277,6 +277,15 @@ class TestSequenceOwners:
         assert request.sequence_owner == ""
         it.close()
 
+    async def test_a_latency_target_asks_for_the_client_of_each_request(self) -> None:
+        it = UpstreamOnFakeLink()
+        for clients in (True, False):
+            it.link.on_items([TrafficKeys((), clients=clients)])
+            request = sent_by(it.budget.open_account("a"))
+            it.upstream.infer(request, it.responses.append)
+            assert bool(request.sequence_owner) is clients
+        it.close()
+
     @staticmethod
     def owner(it: UpstreamOnFakeLink, sender: Account | Owner | None) -> str:
         request = sent_by(sender)

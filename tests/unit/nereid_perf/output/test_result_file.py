@@ -1,5 +1,9 @@
+import base64
 import dataclasses
 import json
+import re
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -224,3 +228,45 @@ def test_a_found_rate_leaves_its_measurements_to_the_server() -> None:
     found = resolve(find_max_rate(slo), lambda level: measured(level, [1e5], duration_s=1))
     kept = FoundRate.of(found)
     assert (kept.slo, kept.outcome, kept.rate) == ("p99=20ms", RateOutcome.NONE.value, 0)
+
+
+def encoded(content: bytes) -> str:
+    """An encoded histogram with this content, and the head of a real one."""
+    head = base64.b64decode(histogram([1.0]).encode())[:4]
+    compressed = zlib.compress(content, 9)
+    return base64.b64encode(head + struct.pack(">I", len(compressed)) + compressed).decode()
+
+
+BOMBS = {
+    "deep": b"[" * 100_000,
+    "a long number": b"1" * 1_000_000,
+    "a deep schema": b'{"schema": ' + b"[" * 100_000,
+    "not UTF-8": b"\xff",
+    "endless": b" " * (65 << 20),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_documents_that_nobody_writes_are_refused(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "result.json"
+    path.write_bytes(BOMBS[name])
+    with pytest.raises(ResultFileError):
+        read_result(path)
+
+
+def test_an_endless_file_is_refused() -> None:
+    with pytest.raises(ResultFileError, match="more than 67108864 bytes"):
+        read_result(Path("/dev/zero"))
+
+
+def test_a_histogram_that_grows_beyond_any_is_refused() -> None:
+    """One megabyte became two gigabytes."""
+    text = re.sub(r'"HIST[^"]*"', f'"{encoded(bytes(64 << 20))}"', result_text(_result()), count=1)
+    with pytest.raises(ResultFileError, match="no encoded HdrHistogram: more than 8388608 bytes"):
+        parse_result(text)
+
+
+def test_a_number_beyond_any_float_is_refused() -> None:
+    text = re.sub(r"(: )[0-9]+\.[0-9]+", r"\g<1>1" + "0" * 400, result_text(_result()), count=1)
+    with pytest.raises(ResultFileError, match="the number is too large"):
+        parse_result(text)

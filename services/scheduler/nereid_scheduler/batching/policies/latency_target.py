@@ -13,6 +13,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nereid.core.errors import Unavailable
+from nereid_scheduler.batching.policies.client_shares import ClientShares, rows_of
 from nereid_scheduler.batching.policies.sizing import Sizing
 from nereid_scheduler.batching.policies.target_plan import Plan, best_plan
 from nereid_scheduler.batching.queues import request_prefix
@@ -136,6 +137,7 @@ class LatencyTarget(Sizing):
         self._shifts = 0
         self._has_excess = False
         self._sent = _SentBatches()
+        self.shares = ClientShares()
         self._queued_ns: deque[int] = deque()
 
     @property
@@ -145,10 +147,18 @@ class LatencyTarget(Sizing):
 
     # ---- refusals
 
-    def admit(self, pending: int, ahead: int, instances: int, now_ns: int) -> bool:  # noqa: ARG002 - of Control
+    def admit(
+        self,
+        entry: Entry,
+        pending: int,
+        ahead: int,
+        instances: int,
+        now_ns: int,
+    ) -> bool:
         """Return whether a new request, behind `ahead` others in the queue, would be in time."""
         self._arrivals.count += 1
-        if not self._is_in_time(ahead, instances, now_ns):
+        rows = rows_of(entry)
+        if not self._is_in_time(rows, ahead, pending, instances, now_ns):
             self._arrivals.refused += 1
             return False
         self._queued_ns.append(now_ns)
@@ -159,9 +169,29 @@ class LatencyTarget(Sizing):
         if not self._has_excess:
             return 0
         self._has_excess = False
-        return pending - bisect_left(
-            range(pending), 1, key=lambda ahead: not self._is_in_time(ahead, instances, now_ns)
-        )
+        rows = ceil(self._rows)
+
+        def misses(ahead: int) -> bool:
+            return not self._is_in_time(rows, ahead, pending, instances, now_ns)
+
+        return pending - bisect_left(range(pending), 1, key=misses)
+
+    def displaced_by(self, entry: Entry, instances: int) -> list[Entry] | None:
+        """Return queued entries to refuse in place of a late one; `None` to refuse that."""
+        return self.shares.displaced_by(entry, self._capacity(instances))
+
+    def last_entries(self, count: int, instances: int) -> list[Entry]:
+        """Return up to `count` queued entries to refuse, of clients beyond their share first."""
+        return self.shares.last_entries(count, self._capacity(instances))
+
+    def _capacity(self, instances: int) -> float:
+        """Return how many rows are executed within the time that a request may take.
+
+        At least one batch executes and one waits at each instance, so that two clients can share
+        an instance also if the time is short.
+        """
+        plan = self.plan
+        return instances * plan.size * max(2.0, self.held_ns / plan.execution_ns)
 
     def refusal(self, entry: Entry) -> Unavailable:
         """Return the error of a request that would be late."""
@@ -170,12 +200,14 @@ class LatencyTarget(Sizing):
             f" target_p99_us of {self.target_ns // 1000}"
         )
 
-    def _is_in_time(self, ahead: int, instances: int, now_ns: int) -> bool:
+    def _is_in_time(self, rows: int, ahead: int, pending: int, instances: int, now_ns: int) -> bool:
         """Return False if the new request, or the oldest in its batch, would be late."""
         plan, times, sent = self.plan, self._times, self._sent
         if not plan.execution_ns:
             return True
-        requests = max(1, int(plan.size / self._rows))
+        # Average rows of the requests that wait. Earlier ones of other clients must not count.
+        queued_rows = max(1.0, self.shares.queued_rows / pending) if pending else self._rows
+        requests = max(1, int(plan.size / queued_rows))
         batches, mates = divmod(ahead, requests)
         free = max(0, instances - len(sent))
         if batches < free:
@@ -186,7 +218,7 @@ class LatencyTarget(Sizing):
             # The batch starts when a busy instance has ended its batch.
             start_ns = sent.free_ns(place - free, instances, now_ns)
         start_ns += rounds * plan.execution_ns
-        size = ceil((mates + 1) * self._rows)
+        size = ceil(mates * queued_rows) + rows
         first = batches * requests
         if mates and first < len(self._queued_ns):
             done_ns = start_ns + times.mean_ns(size) * times.spread
@@ -210,19 +242,27 @@ class LatencyTarget(Sizing):
             # The batch waits at an instance until the batch before it ends.
             start_ns = max(now_ns, sent.free_ns(0, instances, now_ns))
         self._rows += _WEIGHT * (batch.size / len(batch.entries) - self._rows)
+        self.shares.begin(batch.entries)
         sent.add(batch, start_ns + int(self._times.mean_ns(batch.size)), self.plan)
 
     def forget(self, batch: Batch) -> None:
         """Forget a batch that was executed, lost or given back."""
-        self.executed_plan = self._sent.remove(batch) or self.executed_plan
+        plan = self._sent.remove(batch)
+        if plan is None:
+            return
+        self.executed_plan = plan
+        for entry in batch.entries:
+            self.shares.remove(entry)
 
     def on_executed(self, batch: Batch, finished_ns: int) -> bool:
         """Record that an instance has executed a batch; return whether `reachable` has changed."""
-        self.forget(batch)
         times, entries = self._times, batch.entries
         latest_ns = finished_ns - self.target_ns
-        missed = sum(entry.received_ns < latest_ns for entry in entries)
-        self.missed += missed
+        overdue = [entry for entry in entries if entry.received_ns < latest_ns]
+        self.missed += len(overdue)
+        # Requests that were known to be late do not show that the estimate is too short.
+        missed = len(overdue) - sum(map(self._exceeds_target_anyway, overdue))
+        self.forget(batch)
         # Earlier requests were admitted by the old execution times, so they do not count.
         if entries[0].received_ns > self._shifted_ns:
             part = missed / len(entries) - _MISSED
@@ -235,6 +275,10 @@ class LatencyTarget(Sizing):
         elif finished_ns - self._planned_ns < _PLAN_NS and self.plan.execution_ns:
             return False
         return self._decide(finished_ns)
+
+    def _exceeds_target_anyway(self, entry: Entry) -> bool:
+        execution_ns = self._times.mean_ns(rows_of(entry))
+        return execution_ns > self.target_ns or self.shares.exceeds_target(entry)
 
     def _decide(self, now_ns: int) -> bool:
         """Make a new plan; return whether `reachable` has changed."""

@@ -14,6 +14,7 @@ from nereid_scheduler.batching.queues import queue_full
 
 if TYPE_CHECKING:
     from nereid.core.errors import Unavailable
+    from nereid_scheduler.batching.policies.client_shares import ClientShares
     from nereid_scheduler.core.requests.entry import Batch, Entry
 
 
@@ -57,7 +58,14 @@ class QueueControl:
         self._since_ns = 0
         self._left = 0
 
-    def admit(self, pending: int, ahead: int, instances: int, now_ns: int) -> bool:
+    def admit(
+        self,
+        entry: Entry,  # noqa: ARG002 - of Control
+        pending: int,
+        ahead: int,
+        instances: int,
+        now_ns: int,
+    ) -> bool:
         """Return whether a new request may be queued, behind `ahead` of the pending requests."""
         if self.overloaded and now_ns - self._refused_ns > self._interval_ns:
             # If no request waits any more, the old rate says only how fast requests came.
@@ -102,6 +110,19 @@ class QueueControl:
         self._has_excess = False
         return pending - int(self._limit(instances))
 
+    @property
+    def shares(self) -> ClientShares | None:
+        """Return `None`: requests are refused in the order in which they come."""
+        return None
+
+    def displaced_by(self, entry: Entry, instances: int) -> list[Entry] | None:  # noqa: ARG002 - of Control
+        """Return `None`: no request is refused in place of another."""
+        return None
+
+    def last_entries(self, count: int, instances: int) -> list[Entry] | None:  # noqa: ARG002 - of Control
+        """Return `None`: the last ones in the queue are refused."""
+        return None
+
     def refusal(self, entry: Entry) -> Unavailable:
         """Return Triton's error of a full queue."""
         return queue_full(entry)
@@ -118,11 +139,24 @@ class QueueControl:
 class Control(Protocol):
     """Interface for deciding which requests a queue refuses; `instances` is at least 1."""
 
-    def admit(self, pending: int, ahead: int, instances: int, now_ns: int) -> bool:
+    def admit(self, entry: Entry, pending: int, ahead: int, instances: int, now_ns: int) -> bool:
         """Return whether a new request may be queued, behind `ahead` of the pending requests."""
 
     def excess(self, pending: int, instances: int, now_ns: int) -> int:
         """Return how many queued requests must be refused now. They are the last in the queue."""
+
+    @property
+    def shares(self) -> ClientShares | None:
+        """Return the clients' shares; `None` if all clients are treated as one."""
+
+    def displaced_by(self, entry: Entry, instances: int) -> list[Entry] | None:
+        """Return queued entries to refuse in place of a new one that was not admitted.
+
+        `None` means that the new entry is refused.
+        """
+
+    def last_entries(self, count: int, instances: int) -> list[Entry] | None:
+        """Return up to `count` queued entries to refuse; `None` for the last ones in the queue."""
 
     def refusal(self, entry: Entry) -> Unavailable:
         """Return the error to send for a refused request."""

@@ -63,7 +63,7 @@ class ModelTraffic:
 
     @property
     def keys(self) -> TrafficKeys:
-        """Notice of the models whose callers' keys only gateways know, as last announced."""
+        """Notice of what only gateways know of callers and is needed, as last announced."""
         return self._keys
 
     @property
@@ -228,7 +228,8 @@ class ModelTraffic:
                 self._table.remember_before(name, known)
         self._announced = present
         self._log_mismatches(present)
-        keys = TrafficKeys(tuple(sorted(self._find_sources(present).items())))
+        sources = tuple(sorted(self._find_sources(present).items()))
+        keys = TrafficKeys(sources, self._catalogue.any_has_target())
         if keys == self._keys:
             return None
         self._keys = keys

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from nereid.core.c_integers import parse_c_integer
 from nereid.core.errors import InvalidArgument, NereidError, NotFound, Unavailable
 from nereid.model_config.batching_fields import (
+    TARGET_P99_US,
     configured_shadow,
     configured_traffic,
     runs_at_most_once,
@@ -284,6 +285,14 @@ class Catalogue:
             if served.draft.response_cache.enable and not served.life.unload_begun
         }
         return tuple(sorted(names))
+
+    def any_has_target(self) -> bool:
+        """Return whether a version has a latency target, and so needs to know clients."""
+        return any(
+            TARGET_P99_US in served.draft.parameters
+            for served in self.versions()
+            if not served.life.unload_begun
+        )
 
     def versions(self) -> Iterator[ServedVersion]:
         """Yield every version of every model."""

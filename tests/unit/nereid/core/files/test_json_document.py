@@ -6,10 +6,17 @@ import http.server
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
-from nereid.core.files.json_document import MAX_BYTES, error_text, parse_document
+from nereid.core.files.json_document import (
+    MAX_BYTES,
+    error_text,
+    parse_document,
+    read_document,
+    read_document_lines,
+)
 from nereid_explain import command
 
 DEEP = b"[" * 100_000
@@ -60,3 +67,15 @@ def test_a_tool_says_what_is_wrong(body: bytes, capsys: pytest.CaptureFixture[st
     with server_of(body) as address:
         assert command.main(["model", f"--url={address}"]) == 2
     assert "responds with" in capsys.readouterr().err
+
+
+def test_files_are_read_up_to_a_limit(tmp_path: Path) -> None:
+    path = tmp_path / "document"
+    path.write_text("{}\n[]")
+    assert read_document(path) == "{}\n[]"
+    assert [*read_document_lines(path)] == [b"{}\n", b"[]"]
+    with pytest.raises(ValueError, match="more than 3 bytes"):
+        read_document(path, 3)
+    for read in (read_document, lambda endless: [*read_document_lines(endless)]):
+        with pytest.raises(ValueError, match=f"more than {MAX_BYTES} bytes"):
+            read(Path("/dev/zero"))

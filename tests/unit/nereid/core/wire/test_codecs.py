@@ -73,6 +73,7 @@ requests = st.builds(
     wants_timings=st.booleans(),
     text_digest=st.binary(max_size=16),
     caller_key=st.binary(max_size=16),
+    sequence_owner=st.text(max_size=10),
     is_shadow=st.booleans(),
     callable_models=st.binary(max_size=16),
     confined_caller=ids,
@@ -304,7 +305,7 @@ def test_requests_keep_the_rights_of_their_clients(more: dict[str, Any]) -> None
 
 def test_sources_of_keys_come_before_the_notice_after_which_gateways_send() -> None:
     codec = ResponseCodec()
-    keys = TrafficKeys((("m", "principal"), ("n", "header:x")))
+    keys = TrafficKeys((("m", "principal"), ("n", "header:x")), clients=True)
     items: list[FromScheduler] = [keys, CachedModels(())]
     assert codec.decode(codec.encode(items)) == items
     assert codec.decode(codec.encode([TrafficKeys(())])) == [TrafficKeys(())]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+from collections import Counter
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
@@ -14,6 +16,7 @@ from nereid.model_config import ModelConfig
 from nereid_scheduler.batching.batcher import Batch, Batcher, LatencyTarget, make_batcher, target_of
 from nereid_scheduler.batching.times.batch_times import BatchTimes
 from nereid_scheduler.core.instances.router import Router
+from nereid_scheduler.core.requests.entry import Entry
 from tests.support.scheduler.batching import execution
 from tests.support.scheduler.samples import entry_of, model_of
 
@@ -68,16 +71,23 @@ class Instances:
 
     def send(self, size: int, requests: int = 0) -> Batch:
         batch = batch_of(size, requests or size)
+        for entry in batch.entries:
+            self.target.shares.add(entry)
         self.target.on_dequeued(batch, 0, self.count, self.now_ns)
         return batch
 
-    def queue(self, requests: int, after_ms: float = 0.0) -> int:
-        """How many of so many requests that come now are admitted."""
+    def queue(self, requests: int, after_ms: float = 0.0, rows: int = 1) -> int:
+        """How many of so many requests that come now, and leave the queue then, are admitted."""
         now_ns = self.now_ns + int(after_ms * _MS)
-        admitted = 0
+        target, admitted = self.target, list[Entry]()
         for _ in range(requests):
-            admitted += self.target.admit(admitted, admitted, self.count, now_ns)
-        return admitted
+            entry, ahead = entry_of(rows), len(admitted)
+            if target.admit(entry, ahead, ahead, self.count, now_ns):
+                target.shares.add(entry)
+                admitted.append(entry)
+        for entry in admitted:
+            target.shares.remove(entry)
+        return len(admitted)
 
 
 def instances_of(target_ms: float, count: int = 1, *sizes: tuple[int, float]) -> Instances:
@@ -95,7 +105,7 @@ class TestLargestBatch:
     ) -> None:
         fresh = LatencyTarget(50 * _MS, 64, BatchTimes(by_rows=True).rows)
         assert (fresh.plan.size, fresh.plan.execution_ns, fresh.max_size) == (1, 0, 1)
-        assert all(fresh.admit(number, number, 1, 0) for number in range(1000))
+        assert all(fresh.admit(entry_of(), number, number, 1, 0) for number in range(1000))
 
     def test_its_time_fits_twice_and_with_more_for_bursts(self) -> None:
         # 2 * (10 + 15) is the target; with half more than that serves, a few rows more do better.
@@ -135,7 +145,9 @@ class TestLargestBatch:
         it = instances_of(60)
         it.execute(16, 26, 100, requests=2)
         it.send(16, 2)
-        assert 2 <= it.queue(100, after_ms=20) <= 4
+        assert 2 <= it.queue(100, after_ms=20, rows=8) <= 4
+        # Those of another client that sends small ones.
+        assert it.queue(100, after_ms=20) > 16
 
 
 class TestDelay:
@@ -368,6 +380,9 @@ class TestBatcher:
 
 # ---- in virtual time
 
+# A request that comes, an execution that ends, or a time to look again.
+Event = Entry | tuple[Batch, int] | str | None
+
 
 @dataclass
 class World:
@@ -387,7 +402,8 @@ class World:
     refused: int = 0
     random: random.Random = field(default_factory=lambda: random.Random(1))
     numbers: count[int] = field(default_factory=count)
-    events: list[tuple[int, int, tuple[Batch, int] | str | None]] = field(default_factory=list)
+    events: list[tuple[int, int, Event]] = field(default_factory=list)
+    refused_of: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.free = self.instances
@@ -400,11 +416,33 @@ class World:
         while self.events and self.events[0][0] < end_ns:
             self.now_ns, _, event = heappop(self.events)
             if event == "request":
-                self._arrive()
+                self._arrive(entry_of())
+            elif isinstance(event, Entry):
+                self._arrive(event)
             elif isinstance(event, tuple):
                 self._end(*event)
             self._dispatch()
         self.now_ns = end_ns
+
+    def offer_from(self, seconds: float, **clients: tuple[float, int]) -> dict[str, float]:
+        """Let clients send so many requests a second of so many rows: what part is refused."""
+        end_ns, offered = self.now_ns + int(seconds * 1e9), dict.fromkeys(clients, 0)
+        for name, (rate, rows) in clients.items():
+            at_ns = float(self.now_ns)
+            while (at_ns := at_ns + self.random.expovariate(rate) * 1e9) < end_ns:
+                entry = entry_of(rows)
+                entry.request.sequence_owner = name
+                self._push(int(at_ns), entry)
+                offered[name] += 1
+        self.refused_of.clear()
+        self.offer(seconds, 1e-9)
+        return {name: self.refused_of[name] / offered[name] for name in clients}
+
+    def enqueue_from(self, client: str) -> Entry:
+        entry = entry_of()
+        entry.request.sequence_owner = client
+        self.batcher.enqueue(entry, self.now_ns)
+        return entry
 
     def measure(self, seconds: float, rate: float) -> tuple[float, float]:
         """After half a second to settle: p99, and goodput of all that was offered."""
@@ -415,16 +453,19 @@ class World:
             self.latencies_ms
         ) / (len(self.latencies_ms) + self.refused)
 
-    def _push(self, at_ns: int, event: tuple[Batch, int] | str | None) -> None:
+    def _push(self, at_ns: int, event: Event) -> None:
         heappush(self.events, (at_ns, next(self.numbers), event))
 
-    def _arrive(self) -> None:
-        entry = entry_of()
+    def _arrive(self, entry: Entry) -> None:
         entry.received_ns = self.now_ns
         try:
             self.batcher.enqueue(entry, self.now_ns)
         except Unavailable:
-            self.refused += 1
+            self._refuse(entry)
+
+    def _refuse(self, entry: Entry) -> None:
+        self.refused += 1
+        self.refused_of[entry.request.sequence_owner] += 1
 
     def _end(self, batch: Batch, started_ns: int) -> None:
         self.free += 1
@@ -436,7 +477,8 @@ class World:
             self.target.on_executed(batch, self.now_ns)
 
     def _dispatch(self) -> None:
-        self.refused += len(self.batcher.expire_entries(self.now_ns))
+        for entry, _ in self.batcher.expire_entries(self.now_ns):
+            self._refuse(entry)
         while self.free:
             batch = self.batcher.next_batch(self.now_ns, self.instances)
             if batch is None:
@@ -504,3 +546,101 @@ def test_a_target_that_cannot_be_held_bounds_the_queue_all_the_same() -> None:
     assert not world.target.reachable
     assert p99 <= 1.1 * 1.5 * 11 * 1.1
     assert served > 0.2
+
+
+# Requests of a client a second, and rows of each; what may be refused of an honest client below its
+# share, whose requests sometimes come close together.
+HOGS = {
+    "many": ((2000, 1), 0.02),
+    "large": ((200, 32), 0.02),
+    # Longer than the target by themselves.
+    "larger than the target": ((200, 64), 0.05),
+    "few, but larger than the target": ((10, 64), 0.02),
+}
+
+
+@pytest.mark.parametrize("name", HOGS)
+def test_who_fills_the_queue_is_refused_and_a_client_below_its_share_is_not(name: str) -> None:
+    hog, most = HOGS[name]
+    world = world_of(model_of(text_of(50)))
+    world.offer_from(1, honest=(60, 1))
+    refused = world.offer_from(4, honest=(60, 1), hog=hog)
+    assert refused["hog"] > 0.3
+    assert refused["honest"] <= most
+    # Likewise among several of each.
+    hogs = {f"hog{number}": hog for number in range(2)}
+    refused = world.offer_from(4, honest=(40, 1), other=(40, 1), **hogs)
+    assert max(refused["honest"], refused["other"]) <= most
+
+
+def test_without_clients_all_are_refused_alike() -> None:
+    world = world_of(model_of(text_of(50)))
+    world.offer_from(1, **{"": (60, 1)})
+    assert world.offer_from(4, **{"": (4000, 1)})[""] > 0.5
+
+
+def displacing_batcher() -> tuple[Batcher, list[Entry], Entry]:
+    """A batcher whose queue is full of a hog's requests, of which one has just been displaced."""
+    it = world_of(model_of(text_of(50)))
+    it.offer_from(1, honest=(60, 1))
+    hogs: list[Entry] = []
+    with contextlib.suppress(Unavailable):
+        while len(hogs) < 1000:
+            hogs.append(it.enqueue_from("hog"))
+    assert 0 < len(hogs) < 1000
+    return it.batcher, hogs, it.enqueue_from("honest")
+
+
+def test_a_displaced_request_is_refused_at_once() -> None:
+    batcher, hogs, _ = displacing_batcher()
+    assert batcher.pending == len(hogs)
+    assert batcher.wake_at_ns(7) == 7
+    ((entry, error),) = batcher.expire_entries(7)
+    assert entry is hogs[-1]
+    assert isinstance(error, Unavailable)
+    assert batcher.expire_entries(8) == []
+    assert batcher.wake_at_ns(8) != 8
+
+
+def test_one_that_is_cancelled_first_is_refused_no_more() -> None:
+    batcher, hogs, _ = displacing_batcher()
+    assert batcher.remove_entry(hogs[-1])
+    assert not batcher.remove_entry(hogs[-1])
+    assert batcher.expire_entries(7) == []
+
+
+def test_an_expired_request_is_forgotten() -> None:
+    it = world_of(model_of(text_of(50)))
+    entry = entry_of()
+    entry.deadline_ns = 9
+    it.batcher.enqueue(entry, 7)
+    assert it.target is not None
+    assert it.target.shares.queued_rows == 1
+    ((expired, _),) = it.batcher.expire_entries(10)
+    assert expired is entry
+    assert it.target.shares.queued_rows == 0
+
+
+def test_what_returns_from_an_instance_is_not_displaced() -> None:
+    batcher, hogs, honest = displacing_batcher()
+    target = target_of(batcher)
+    assert target is not None
+    batcher.expire_entries(7)
+    batch = batcher.next_batch(8, 2)
+    assert batch is not None
+    target.forget(batch)
+    batcher.requeue(batch.entries)
+    assert not {*batch.entries} & {*target.shares.last_entries(1000, 0)}
+    for entry in (*hogs[:-1], honest):
+        assert batcher.remove_entry(entry)
+    assert target.shares.queued_rows == 0
+
+
+def test_a_models_call_is_neither_refused_nor_displaced() -> None:
+    batcher, hogs, _ = displacing_batcher()
+    call = entry_of()
+    call.request.caller = 1
+    batcher.enqueue(call, 7)
+    target = target_of(batcher)
+    assert target is not None
+    assert call not in target.shares.last_entries(len(hogs) + 9, 0)

@@ -35,57 +35,61 @@ def batch_of(requests: int) -> Batch:
 def overloaded() -> QueueControl:
     """100 requests leave in 100 ms; 50 are queued for longer than an interval."""
     control = QueueControl(_TARGET)
-    assert control.admit(0, 0, 1, 0)
+    assert control.admit(entry_of(), 0, 0, 1, 0)
     for number in range(1, 22):
         control.on_dequeued(batch_of(10), 50, 1, number * 10 * _MS)
-    assert not control.admit(50, 50, 1, 210 * _MS)
+    assert not control.admit(entry_of(), 50, 50, 1, 210 * _MS)
     return control
 
 
 def test_requests_are_refused_beyond_what_drains_in_the_target_time() -> None:
     control = overloaded()
     # 1 for each millisecond: 20 of them.
-    assert control.admit(50, 19, 1, 211 * _MS)
-    assert not control.admit(50, 20, 1, 211 * _MS)
+    assert control.admit(entry_of(), 50, 19, 1, 211 * _MS)
+    assert not control.admit(entry_of(), 50, 20, 1, 211 * _MS)
 
 
 def test_what_instances_take_at_once_is_always_admitted() -> None:
-    assert overloaded().admit(50, 31, 32, 211 * _MS)
+    assert overloaded().admit(entry_of(), 50, 31, 32, 211 * _MS)
 
 
 def test_an_interval_without_a_refusal_ends_the_overload() -> None:
     control = overloaded()
-    assert not control.admit(50, 20, 1, 250 * _MS)
+    assert not control.admit(entry_of(), 50, 20, 1, 250 * _MS)
     assert control.overloaded
-    assert control.admit(50, 50, 1, 351 * _MS)
+    assert control.admit(entry_of(), 50, 50, 1, 351 * _MS)
     assert not control.overloaded
 
 
 def test_a_queue_of_an_unknown_rate_is_not_too_long() -> None:
     control = QueueControl(_TARGET)
-    assert all(control.admit(pending, pending, 1, pending * _MS) for pending in range(500))
+    assert all(
+        control.admit(entry_of(), pending, pending, 1, pending * _MS) for pending in range(500)
+    )
 
 
 def test_a_burst_that_drains_within_an_interval_is_admitted() -> None:
     control = QueueControl(_TARGET)
-    control.admit(0, 0, 1, 0)
+    control.admit(entry_of(), 0, 0, 1, 0)
     for number in range(1, 12):
         control.on_dequeued(batch_of(10), 5, 1, number * 10 * _MS)
     for number in range(90):
-        assert control.admit(5 + number, 5 + number, 1, 111 * _MS)
+        assert control.admit(entry_of(), 5 + number, 5 + number, 1, 111 * _MS)
     for number in range(1, 10):
         control.on_dequeued(batch_of(10), 90 - 10 * number, 1, (111 + 10 * number) * _MS)
-    assert control.admit(19, 19, 1, 212 * _MS)
+    assert control.admit(entry_of(), 19, 19, 1, 212 * _MS)
     assert not control.overloaded
 
 
 def test_idle_time_does_not_count_for_the_rate() -> None:
     control = QueueControl(_TARGET)
     for number in range(100):
-        control.admit(0, 0, 1, number * 1000 * _MS)
+        control.admit(entry_of(), 0, 0, 1, number * 1000 * _MS)
         control.on_dequeued(batch_of(1), 0, 1, number * 1000 * _MS + 1)
     # Were the rate one for each second, a queue of two would be too long.
-    assert all(control.admit(2, 2, 1, 100_000 * _MS + number * _MS) for number in range(500))
+    assert all(
+        control.admit(entry_of(), 2, 2, 1, 100_000 * _MS + number * _MS) for number in range(500)
+    )
 
 
 # ---- the batcher

@@ -95,6 +95,14 @@ def test_sources_of_keys_are_those_of_all_and_a_lost_one_s_until_a_successor_has
     )
 
 
+def test_clients_are_needed_if_any_says_so_also_after_its_end() -> None:
+    merge = NoticeMerge[str]()
+    assert merge.on_notice("a", TrafficKeys((), clients=True)) == TrafficKeys((), clients=True)
+    assert merge.on_notice("b", TrafficKeys(())) == TrafficKeys((), clients=True)
+    merge.on_down("a")
+    assert merge.on_notice("b", TrafficKeys(())) == TrafficKeys((), clients=True)
+
+
 def test_shadows_are_those_of_all_live_schedulers() -> None:
     merge = NoticeMerge[str]()
     merge.on_notice("a", ModelShadows((("m", "1"),)))
