@@ -252,7 +252,33 @@ async def test_sequences_are_copied_whole(mesh: Mesh) -> None:
     assert found["not_compared"].keys() <= {
         "the shadow was busy",
         "a request of its sequence was not copied",
+        "its sequence began at another gateway, or before the shadow was set",
     }
+
+
+async def test_sequences_over_several_gateways_do_not_differ(models: Path, tmp_path: Path) -> None:
+    async def add(address: str, sequence: int, step: int) -> None:
+        tensor = grpcclient.InferInput("INPUT", [1, 1], "INT32")
+        tensor.set_data_from_numpy(np.full((1, 1), step + 1, np.int32))
+        # Each connection goes to any of the gateways.
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        async with grpcclient.InferenceServerClient(address, channel_args=options) as client:
+            flags = {"sequence_start": step == 0, "sequence_end": step == 3}
+            response = await client.infer("dyna_sequence", [tensor], sequence_id=sequence, **flags)
+        assert response.as_numpy("OUTPUT")[0, 0] >= 1
+
+    with (
+        running(models, tmp_path / "log", "--gateways=2") as mesh,
+        copied(mesh, "dyna_sequence", "model:other_dyna_sequence", "--rules", "*: exact"),
+    ):
+        sequence = 0
+        elsewhere = 'reason="its sequence began at another gateway'
+        while sequence < 20 or elsewhere not in mesh.metrics():
+            sequence += 1
+            for step in range(4):
+                await add(mesh.grpc, sequence, step)
+        until(lambda: totals(mesh, "dyna_sequence")[0], "comparisons")
+        assert totals(mesh, "dyna_sequence")[1] == 0, report(mesh, "dyna_sequence")
 
 
 async def test_a_sequence_that_is_given_up_leaves_its_slot(mesh: Mesh) -> None:
@@ -557,7 +583,9 @@ async def test_a_gateway_that_is_killed_comes_back_with_its_shadow(
             await load.until(lambda: totals(mesh, "plain")[0], "comparisons")
             before = totals(mesh, "plain")[0]
             for pid in mesh.children("nereid_gateway"):
-                (reporter,) = children_of(pid, "nereid_gateway.extras.shadows")
+                find = partial(children_of, pid, "nereid_gateway.extras.shadows")
+                await load.until(find, "its process that compares")
+                (reporter,) = find()
                 os.kill(pid, signal.SIGKILL)
                 # Its process that compares does not outlive it.
                 await load.until(partial(has_ended, reporter), "its process to end")

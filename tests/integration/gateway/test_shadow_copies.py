@@ -205,7 +205,6 @@ async def test_a_shadow_that_crashes_has_a_long_pause(site: Site) -> None:
 
 
 async def test_a_sequence_is_copied_in_order_and_from_its_start(site: Site) -> None:
-    site.exchange({"sequence_id": 7})
     site.exchange(SEQUENCE_START)
     site.exchange({"sequence_id": 7})
     site.exchange({"sequence_id": 7, "sequence_end": True})
@@ -218,6 +217,36 @@ async def test_a_sequence_is_copied_in_order_and_from_its_start(site: Site) -> N
     site.exchange({"sequence_id": 7})
     assert site.copies() == []
     await site.counts(3)
+
+
+async def test_a_sequence_of_another_gateway_is_ended_at_the_shadow(site: Site) -> None:
+    site.exchange({"sequence_id": 7})
+    (end,) = site.copies()
+    assert (end.payloads, end.parameters) == ([], {"sequence_id": 7})
+    assert end.error_status is not None
+    site.exchange({"sequence_id": 7})
+    site.exchange({"sequence_id": 7, "sequence_end": True})
+    assert site.copies() == []
+    reason = "its sequence began at another gateway, or before the shadow was set"
+    assert (await site.counts(0, elsewhere=1)).not_compared == {reason: 1}
+    # Other servers get no sequences, and a shadow that is paused gets nothing.
+    for document in ({"to": "url:grpc://127.0.0.1:1/m"}, {"to": "version:2", "percent": 0}):
+        site.set_shadow(**document)
+        site.exchange({"sequence_id": 8})
+        assert site.copies() == []
+
+
+@pytest.mark.parametrize(("code", "ends"), [(None, 0), (3, 1)])
+async def test_a_sequence_whose_end_fails_is_ended(site: Site, code: int | None, ends: int) -> None:
+    site.exchange({**SEQUENCE_START, "sequence_end": True})
+    (copy,) = site.copies()
+    # Later steps of an ensemble have not got it.
+    site.respond(
+        copy.id, error=None if code is None else ErrorStatus(code, "a step has refused it")
+    )
+    sent = site.copies()
+    assert [each.error_status is not None for each in sent] == [True] * ends
+    await site.counts(1)
 
 
 async def test_a_sequence_with_a_gap_is_copied_no_further(site: Site) -> None:

@@ -77,13 +77,14 @@ _STUCK_S: Final = 30.0
 # The scheduler gives up first.
 _GRACE_S: Final = 0.5
 
-(FULL, TOO_LARGE, TIMEOUT, NOT_READY, FAILED, SEQUENCE, QUEUE, NO_PROCESS, INTERNAL) = (
+(FULL, TOO_LARGE, TIMEOUT, NOT_READY, FAILED, SEQUENCE, ELSEWHERE, QUEUE, NO_PROCESS, INTERNAL) = (
     "too many copies were in flight",
     "the request and its responses were too large",
     "the copy timed out",
     "the shadow was not ready",
     "the request failed",
     "a request of its sequence was not copied",
+    "its sequence began at another gateway, or before the shadow was set",
     "the queue was full",
     "the process that compares had not started",
     "an internal error",
@@ -295,6 +296,8 @@ class _Model:
         self._is_closed = False
         self._pauses = CopyPauses()
         self._sequences: dict[Hashable, _Sequence] = {}
+        # Keys of sequences that have begun here, or of which it is known that they have not.
+        self._known_sequences: BoundedCache[Hashable, bool] = BoundedCache(_MAX_SEQUENCES)
         # Key: the head of a request. Value: of its copy.
         self._heads: BoundedCache[bytes, bytes] = BoundedCache(_MAX_HEADS, _MAX_HEAD_BYTES)
         # Key: the head of a response. Value: the version that it names.
@@ -371,6 +374,8 @@ class _Model:
             return
         sequence.is_busy = False
         if watched.ends_sequence:
+            # An ensemble's step that refuses its last request keeps later ones from getting theirs.
+            sequence.has_slot = copy.has_failed
             self._end_sequence(sequence)
         elif sequence.waiting:
             sequence.is_busy = True
@@ -414,7 +419,7 @@ class _Model:
         copy = _Copy(self, watched)
         self._copies.add(copy)
         if watched.sequence is not None:
-            watched.sequence.has_slot = not watched.ends_sequence
+            watched.sequence.has_slot = True
         copy.send()
 
     def _is_pausing(self) -> bool:
@@ -433,16 +438,26 @@ class _Model:
         parameters = request.parameters or {}
         owner = sequence_owner(request.sender, limits_addresses=False)
         key = sequence_key(correlation_id, owner)
+        if self.shadow.kind == URL:
+            return None
         if parameters.get("sequence_start"):
             if key in self._sequences:
                 self._end_sequence(self._sequences[key])
-            if self.shadow.kind == URL or not self._draw() or self._is_pausing():
+            self._known_sequences.remember(key, True)
+            if not self._draw() or self._is_pausing():
                 return None
             if len(self._sequences) >= _MAX_SEQUENCES:
                 # Its client may never end it.
                 self._end_sequence(next(iter(self._sequences.values())))
             self._sequences[key] = _Sequence(key, correlation_id, owner)
-        return self._sequences.get(key)
+        sequence = self._sequences.get(key)
+        if sequence is None and self.shadow.percent and key not in self._known_sequences:
+            self._known_sequences.remember(key, True)
+            self.not_compared[ELSEWHERE] += 1
+            # Another gateway may copy its other requests, which would lack this one: its next copy
+            # finds no sequence, and is refused.
+            self._send_end(correlation_id, owner)
+        return sequence
 
     def _end_sequence(self, sequence: _Sequence) -> None:
         sequence.is_ended = True
@@ -453,17 +468,17 @@ class _Model:
             del self._sequences[sequence.key]
         if sequence.has_slot:
             sequence.has_slot = False
-            self.shadows.send(self._make_end(sequence), _ignore)
+            self._send_end(sequence.correlation_id, sequence.owner)
 
-    def _make_end(self, sequence: _Sequence) -> ClientRequest:
-        """Return a request that no model executes, and that ends the sequence of the copies."""
+    def _send_end(self, correlation_id: CorrelationId, owner: str) -> None:
+        """Send a request that no model executes, and that ends a sequence of copies."""
         naming = kserve_pb2.ModelInferRequest(model_name=self.name)
         end = ClientRequest(0, self.head_of_copy(naming.SerializeToString()), [])
-        end.parameters = {SEQUENCE_ID: sequence.correlation_id}
-        end.sequence_owner = owner_of_copies(self.name, sequence.owner)
+        end.parameters = {SEQUENCE_ID: correlation_id}
+        end.sequence_owner = owner_of_copies(self.name, owner)
         end.is_shadow = end.accepts_many = True
         end.error_status = _GIVEN_UP
-        return end
+        self.shadows.send(end, _ignore)
 
     def _version_of(self, watched: _Watched) -> str:
         head = watched.responses[0].head if watched.responses else b""
@@ -643,6 +658,11 @@ class _Copy(_Collector):
         self._has_ended = False
         # True if the shadow's worker has ended while it executed the copy.
         self.has_crashed = False
+
+    @property
+    def has_failed(self) -> bool:
+        """True if the shadow has responded with an error."""
+        return any(response.error is not None for response in self.responses)
 
     def send(self) -> None:
         """Send the copy."""

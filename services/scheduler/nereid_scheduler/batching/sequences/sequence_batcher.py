@@ -151,13 +151,17 @@ class SequenceBatcher(ABC):
         sequence.append(entry)
         copy = None if entry.request.is_shadow else self.sequences.copy_in_slot()
         if copy is not None:
-            self._end(copy, Unavailable(NO_CAPACITY_FOR_COPY.message, accepted=True), [])
+            self._end_copies(copy)
 
     def end_sequence(self, key: Hashable) -> None:
         """End a sequence of copies, which no request will end."""
         sequence = self.sequences.find(key)
         if sequence is not None:
-            self._end(sequence, Cancelled(_SEQUENCE_ENDED, accepted=True), [])
+            self._end_copies(sequence)
+
+    def _end_copies(self, sequence: Sequence) -> None:
+        """End a sequence of copies; those that wait are not compared."""
+        self._end(sequence, Unavailable(NO_CAPACITY_FOR_COPY.message, accepted=True), [])
 
     def requeue(self, entries: Entries[Entry]) -> None:
         """Queue requests of a lost instance again, if their sequences can continue elsewhere."""
