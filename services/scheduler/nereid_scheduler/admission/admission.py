@@ -26,7 +26,7 @@ from nereid.core.retry_after import DEFAULT_MS
 from nereid.core.wire.messages import MOVED, InferResponse
 from nereid.observability.tracing import is_sampled
 from nereid.timeline.records import LOADING, Wait
-from nereid_scheduler.admission.call_rights import NO_CALL_RIGHTS
+from nereid_scheduler.admission.call_rights import CallRights
 from nereid_scheduler.admission.orphaned_requests import OrphanedRequests
 from nereid_scheduler.admission.refusals import client_error, refusal_response
 from nereid_scheduler.admission.request_names import model_and_version
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nereid.core.wire.messages import ErrorStatus, InferRequest
-    from nereid_scheduler.admission.call_rights import CallRights
     from nereid_scheduler.core.measurements.timeline import SchedulerTimeline
     from nereid_scheduler.core.models.on_demand_models import OnDemandModel
     from nereid_scheduler.core.requests.entry import Entry, PendingRequest
@@ -92,7 +91,7 @@ class Admission:
         traces: Traces = NO_TRACES,
         nested_calls: NestedCalls = NO_NESTED_CALLS,
         *,
-        call_rights: CallRights = NO_CALL_RIGHTS,
+        call_rights: CallRights | None = None,
         first_runs: FirstRuns = NO_FIRST_RUNS,
         has_moved: Callable[[str], bool] = ONE_OWNER.has_moved,
         load_on_demand: Callable[[OnDemandModel], object] = lambda _: None,
@@ -116,7 +115,7 @@ class Admission:
         self._load_queue = load_queue
         self._traces = traces
         self._nested_calls = nested_calls
-        self.call_rights = call_rights
+        self.call_rights = call_rights or CallRights({})
         self._first_runs = first_runs
         self.sessions: dict[LinkSession, None] = {}
         # Requests that were executing when the link to their gateway was lost.
@@ -144,7 +143,7 @@ class Admission:
         called.
         """
         if request.caller or request.confined_caller:
-            # Only now: while the request is held, its callers' requests may end.
+            # This comes first: while a request is held, those that it is for may end.
             self.call_rights.apply(request)
         model = self._by_head.get(_key_of(request))
         if model is None and self._splits:

@@ -79,6 +79,3 @@ class CallRights:
         raise PermissionDenied(
             f"the confined model may not call model '{name[:_MAX_NAME]}': {why} (--sandbox-call)"
         )
-
-
-NO_CALL_RIGHTS: Final = CallRights({})

@@ -12,8 +12,8 @@ import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
     def initialize(self, args):
-        policy = json.loads(args["model_config"])["model_transaction_policy"]
-        self.decoupled = policy["decoupled"]
+        config = json.loads(args["model_config"])
+        self.decoupled = pb_utils.using_decoupled_model_transaction_policy(config)
         self.held = []
 
     def execute(self, requests):

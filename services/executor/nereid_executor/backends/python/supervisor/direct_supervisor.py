@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nereid_executor.backends.direct_serving import StreamContext
     from nereid_executor.backends.python.supervisor.worker_process import WorkerProcess
 
-# Of a batch: when it came, had its inputs, was executed, and had its responses.
+# A batch has four: when it came, had its inputs, was executed, and had its responses.
 _TIMES: Final = 4
 _MAX_CONTEXT_BYTES: Final = CONTEXT_BYTES + MAX_TRACE_STATE
 _STREAM_FRAMES: Final = frozenset(
