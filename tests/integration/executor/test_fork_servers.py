@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import marshal
 import mmap
 import os
-import resource
 import select
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from nereid_executor.backends.native.fork_server import ForkServer
 from nereid_executor.backends.native.forked_process import ForkedProcess, ForkError, ForkServers
 from nereid_executor.backends.python.sandbox.policy import WorkerSandbox, confined_environ
 from nereid_executor.settings import SandboxSettings
@@ -88,18 +91,25 @@ def test_a_server_that_is_killed_ends_its_processes(servers: ForkServers, tmp_pa
     second.wait()
 
 
-def test_a_process_that_the_system_refuses(servers: ForkServers, tmp_path: Path) -> None:
-    first, connection = fork(servers, tmp_path)
-    server = int(Path(f"/proc/{first.pid}/stat").read_text().rpartition(")")[2].split()[1])
-    _, most = resource.prlimit(server, resource.RLIMIT_AS)
-    with connection:
-        # No memory is left to copy the process.
-        resource.prlimit(server, resource.RLIMIT_AS, (1, most))
-        with pytest.raises(ForkError, match="Cannot allocate memory"):
-            fork(servers, tmp_path)
-        resource.prlimit(server, resource.RLIMIT_AS, (most, most))
-        assert first.poll() is None
-    first.wait()
+def test_a_process_that_the_system_refuses() -> None:
+    def refuse() -> int:
+        raise OSError(errno.EAGAIN, "too many processes")
+
+    with contextlib.ExitStack() as stack:
+        requests, served, ours, control = (
+            stack.enter_context(each)
+            for _ in range(2)
+            for each in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        )
+        server = threading.Thread(target=ForkServer(served, refuse).serve)
+        server.start()
+        message = marshal.dumps((b"", {}))
+        for _ in range(2):
+            socket.send_fds(requests, [message], [control.fileno(), *[ours.fileno()] * 3])
+            with pytest.raises(ForkError, match="Resource temporarily unavailable"):
+                ForkedProcess(ours)
+        requests.close()
+        server.join()
 
 
 def test_processes_end_with_their_executor(servers: ForkServers, tmp_path: Path) -> None:

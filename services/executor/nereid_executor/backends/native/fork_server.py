@@ -29,6 +29,7 @@ from nereid_executor.backends.python.worker_site.nereid_worker.runtime import pr
 from nereid_executor.backends.registry import BackendRegistry
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import NoReturn
 
 # The messages of a control socket: the worker's process id, or a negative errno; its return code.
@@ -87,8 +88,9 @@ class ForkServer:
     its id before.
     """
 
-    def __init__(self, requests: socket.socket) -> None:
+    def __init__(self, requests: socket.socket, fork: Callable[[], int] = os.fork) -> None:
         self._requests = requests
+        self._fork = fork
         self._pid = os.getpid()
         self._poll = select.poll()
         self._poll.register(requests, select.POLLIN)
@@ -120,7 +122,7 @@ class ForkServer:
         policy, environ = marshal.loads(data)  # noqa: S302 - the executor wrote it
         control, *others = descriptors
         try:
-            pid = os.fork()
+            pid = self._fork()
         except OSError as error:
             with socket.socket(fileno=control) as refused:
                 refused.send(NUMBER.pack(-(error.errno or errno.EAGAIN)))
