@@ -21,6 +21,7 @@ from tests.integration.gateway import test_decisions, test_texts
 from tests.support.gateway.gateway_http import LIMIT_S, connect
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site
 from tests.support.gateway.text_bodies import BODIES
+from tests.support.waiting import until
 
 STRING_TYPE = 13
 TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
@@ -166,8 +167,10 @@ async def test_nothing_of_a_call_waits_until_cycles_are_collected() -> None:
             for route, fields, expected in asked:
                 status, body = await ask(site, route, json.dumps(fields).encode())
                 assert status == expected, body
-                kept = [each for each in gc.get_objects() if isinstance(each, TextCall)]
-                assert not kept, (route, str(fields)[:100])
+                # A thread that has tokenized drops the call after the response, at any moment.
+                await until(
+                    lambda: not any(isinstance(each, TextCall) for each in gc.get_objects())
+                )
         finally:
             gc.enable()
 

@@ -46,10 +46,27 @@ async def test_files_that_have_changed_since_the_load_are_refused(repository: Pa
     async with world(repository, model_control_mode="explicit", load_model=("doubler",)) as it:
         await it.executor()
         await it.until_state("READY")
-        first = await it.control("ModelText", name="doubler")
         tokenizer.write_bytes(b'{"new": 1}')
         with pytest.raises(RpcError, match=r"'doubler' cannot be read: tokenizer.json: it has cha"):
             await it.control("ModelText", name="doubler")
+        await it.load()
+        assert (await it.control("ModelText", name="doubler")).files["tokenizer.json"] == (
+            b'{"new": 1}'
+        )
+
+
+async def test_gateways_get_the_files_of_the_load_while_the_next_are_written(
+    repository: Path,
+) -> None:
+    tokenizer = repository / "doubler" / "tokenizer.json"
+    tokenizer.write_bytes(b"{}")
+    async with world(repository, model_control_mode="explicit", load_model=("doubler",)) as it:
+        await it.executor()
+        await it.until_state("READY")
+        first = await it.control("ModelText", name="doubler")
+        tokenizer.write_bytes(b'{"new": 1}')
+        other = await it.control("ModelText", name="doubler")
+        assert (other.digest, dict(other.files)) == (first.digest, {"tokenizer.json": b"{}"})
         # Whoever has the files of the load may go on with them.
         known = await it.control("ModelText", name="doubler", known_digest=first.digest)
         assert not known.files

@@ -40,6 +40,13 @@ _WRITE_BYTES = 1 << 17
 _MAX_WINDOW = (1 << 31) - 1
 
 
+def is_ready(connection: socket.socket, events: int, limit_s: float) -> bool:
+    """Return whether a socket can be read (POLLIN) or written (POLLOUT) within limit_s."""
+    poll = select.poll()
+    poll.register(connection, events)
+    return bool(poll.poll(limit_s * 1000))
+
+
 class RawClient:
     """One TCP connection."""
 

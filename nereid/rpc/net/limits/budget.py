@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-# Arriving requests may use this share, so that slow senders cannot keep out fast ones.
-_ARRIVING_SHARE: Final = 0.75
+# Arriving requests and unread responses may keep others from this share: neither slow senders nor
+# slow readers keep out the small requests of others.
+_HELD_SHARE: Final = 0.75
 
 _TOO_MUCH: Final = (
     "too many bytes of unfinished requests and unread responses: {held} are held for {whom}, and at"
@@ -48,7 +49,7 @@ class ByteBudget:
     def __init__(self, limits: BudgetLimits, pending_bytes: Callable[[], int] = lambda: 0) -> None:
         """Create a budget; pending_bytes returns the bytes that other code counts as pending."""
         self.limits = limits
-        self.largest_held_bytes = int(limits.total_bytes * _ARRIVING_SHARE)
+        self.largest_held_bytes = int(limits.total_bytes * _HELD_SHARE)
         self.pending_bytes = pending_bytes
         self.held_bytes = self.unread_bytes = 0
         # Key: the name of a client that has open accounts.
@@ -74,7 +75,7 @@ class ByteBudget:
 
     def may_add_pending(self, size_bytes: int) -> bool:
         """Return whether a request of this size may become pending."""
-        held_bytes = min(self.held_bytes, self.largest_held_bytes) + self.unread_bytes
+        held_bytes = min(self.held_bytes + self.unread_bytes, self.largest_held_bytes)
         return self.pending_bytes() + held_bytes + size_bytes <= self.limits.total_bytes
 
     def forget(self, owner: _Client) -> None:

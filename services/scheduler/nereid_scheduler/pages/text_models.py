@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import OrderedDict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import Unavailable
 from nereid.core.methods import SCHEDULER
@@ -28,12 +29,51 @@ if TYPE_CHECKING:
     from nereid_scheduler.placement.models.catalogue import Catalogue, ServedVersion
 
 
+# Files that are kept, of all versions together; one with more is read again each time.
+_KEPT_BYTES: Final = 64 << 20
+
+
+class KeptFiles:
+    """The files of the versions that gateways have asked for last, by the versions' digests.
+
+    So all gateways get the files of the load, also while those of the next load are being written.
+    """
+
+    def __init__(self, max_bytes: int = _KEPT_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._size_bytes = 0
+        self._contents: OrderedDict[bytes, dict[str, bytes]] = OrderedDict()
+
+    def find(self, digest: bytes) -> dict[str, bytes] | None:
+        """Return the files of a version, or `None`."""
+        contents = self._contents.get(digest)
+        if contents is not None:
+            self._contents.move_to_end(digest)
+        return contents
+
+    def keep(self, digest: bytes, contents: dict[str, bytes]) -> None:
+        """Keep the files of a version, and forget those that were asked for longest ago."""
+        size_bytes = _size_bytes(contents)
+        if digest in self._contents or size_bytes > self._max_bytes:
+            return
+        self._contents[digest] = contents
+        self._size_bytes += size_bytes
+        while self._size_bytes > self._max_bytes:
+            _, forgotten = self._contents.popitem(last=False)
+            self._size_bytes -= _size_bytes(forgotten)
+
+
+def _size_bytes(contents: dict[str, bytes]) -> int:
+    return sum(map(len, contents.values()))
+
+
 def text_handlers(
     catalogue: Catalogue,
     on_demand: OnDemandModels,
     ensure: Callable[[str, str], Awaitable[None]],
 ) -> dict[str, Respond]:
     """Return the handler of ModelText by its path."""
+    kept = KeptFiles()
 
     async def respond(request: pb.ModelTextRequest) -> Message | bytes:
         if not request.name:
@@ -45,7 +85,7 @@ def text_handlers(
         if split is not None:
             # Requests with a text go to versions with the same files as this one.
             served = split.heaviest or served
-        return await _describe(served, request.known_digest)
+        return await _describe(served, request.known_digest, kept)
 
     return {SCHEDULER + "ModelText": control_handler(pb.ModelTextRequest, respond)}
 
@@ -65,26 +105,33 @@ def _names_on_demand(models: OnDemandModels) -> Iterator[str]:
             yield found.plain_name
 
 
-async def _describe(served: ServedVersion, known_digest: bytes) -> Message | bytes:
+async def _describe(served: ServedVersion, known_digest: bytes, kept: KeptFiles) -> Message | bytes:
     response = pb.ModelTextResponse(
         version=str(served.number), digest=served.text_digest, loaded_s=_loaded_s(served)
     )
     if response.digest == known_digest:
         return response
     response.config.CopyFrom(served.ready_config)
-    # Tokenizers have up to tens of megabytes, too many to read and copy in the event loop.
-    return await asyncio.to_thread(_with_files, served, response)
+    contents = kept.find(response.digest)
+    if contents is None:
+        # Tokenizers have up to tens of megabytes, too many to read and copy in the event loop.
+        contents = await asyncio.to_thread(_read_files, served)
+        kept.keep(response.digest, contents)
+    return await asyncio.to_thread(_with_files, response, contents)
 
 
-def _with_files(served: ServedVersion, response: pb.ModelTextResponse) -> bytes:
+def _read_files(served: ServedVersion) -> dict[str, bytes]:
     try:
-        contents = served.text_files.read()
+        return served.text_files.read()
     except OSError as error:
         # Clients see this error: it contains no paths.
         file = f"{Path(error.filename).name}: " if error.filename else ""
         raise Unavailable(
             f"files of model '{served.plain_name}' cannot be read: {file}{error.strerror}"
         ) from error
+
+
+def _with_files(response: pb.ModelTextResponse, contents: dict[str, bytes]) -> bytes:
     response.files.update(contents)
     return response.SerializeToString()
 

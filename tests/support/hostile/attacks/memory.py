@@ -21,7 +21,7 @@ from tests.support.hostile.attack import (
     Prepared,
     Target,
 )
-from tests.support.hostile.raw_clients import GrpcClient, HttpClient, data_frames, post
+from tests.support.hostile.raw_clients import GrpcClient, HttpClient, data_frames, is_ready, post
 from tests.support.hostile.sending import INFER, SERVICE, ask, grpc_body, infer_message
 from tests.support.rpc.http2_frames import message
 
@@ -74,7 +74,7 @@ def _unread_http(connections: int) -> Client:
                 stack.callback(client.close)
                 client.socket.setblocking(True)
                 client.socket.sendall(request)
-                select.select([client.socket], [], [], _BEGINS_S)
+                is_ready(client.socket, select.POLLIN, _BEGINS_S)
         return "closed"
 
     return Prepared(_echo_request, send)

@@ -7,7 +7,7 @@ import time
 from contextlib import ExitStack
 
 from tests.support.hostile.attack import ANY, Attack, Client, Target
-from tests.support.hostile.raw_clients import GrpcClient, HttpClient, RawClient, post
+from tests.support.hostile.raw_clients import GrpcClient, HttpClient, RawClient, is_ready, post
 from tests.support.hostile.sending import INFER, SERVICE, infer_message
 from tests.support.rpc.http2_frames import message
 
@@ -183,7 +183,7 @@ def _unread_http(target: Target) -> str:
         for _ in range(4):
             client, view = _http(target, stack, reads=False), memoryview(request * 12)
             # Until the mesh takes no more.
-            while view and select.select([], [client.socket], [], 0.3)[1]:
+            while view and is_ready(client.socket, select.POLLOUT, 0.3):
                 try:
                     view = view[client.socket.send(view[: 1 << 20]) :]
                 except ConnectionError:

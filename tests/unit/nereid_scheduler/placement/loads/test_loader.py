@@ -334,8 +334,11 @@ async def test_no_instance_is_loaded_that_is_unwanted_once_the_files_are_digeste
     tmp_path: Path, how: str
 ) -> None:
     """Nobody would ever report the end of a lost executor's, and the unload would wait for it."""
-    (tmp_path / "model.onnx").write_bytes(b"m")
-    it = World(path=str(tmp_path), cache=CacheClient(FakeLink(), SECRETS, 5))
+    # In a folder of its own: what is beside a version's folder is digested, too.
+    version = tmp_path / "m" / "1"
+    version.mkdir(parents=True)
+    (version / "model.onnx").write_bytes(b"m")
+    it = World(path=str(version), cache=CacheClient(FakeLink(), SECRETS, 5))
     session, stream = it.join()
     digests = list(it.loader.loads._revision_tasks)
     if how == "unloaded":

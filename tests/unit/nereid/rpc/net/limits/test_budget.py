@@ -151,6 +151,16 @@ def test_unread_responses_are_counted_and_keep_their_client_from_beginning_more(
     assert budget.unread_bytes == 0
 
 
+def test_unread_responses_leave_a_part_for_the_requests_of_others() -> None:
+    """Responses are never refused: those of one client may be more than all limits."""
+    budget = ByteBudget(LIMITS)
+    limits = budget.limits
+    budget.open_account("a").set_unread(100 * limits.total_bytes)
+    left = limits.total_bytes - budget.largest_held_bytes
+    assert budget.may_add_pending(left)
+    assert not budget.may_add_pending(left + 1)
+
+
 def test_what_has_no_name_may_leave_anything_unread() -> None:
     account = ByteBudget(LIMITS).open_account("")
     account.set_unread(300)
