@@ -147,7 +147,9 @@ def test_a_nested_call_needs_the_first_clients_right(mesh: Mesh) -> None:
     assert relay(mesh, ROOT, "deep>b_leaf") == LEAF
 
 
-@pytest.mark.parametrize(("other", "is_refused"), [(BOB, True), (ROOT, False)])
+@pytest.mark.parametrize(
+    ("other", "is_refused"), [(BOB, True), (ROOT, False)], ids=["limited", "of all models"]
+)
 def test_each_client_of_a_batch_needs_the_right(mesh: Mesh, other: str, is_refused: bool) -> None:
     with ThreadPoolExecutor(2) as threads:
         caller = threads.submit(relay, mesh, ALICE, "a_leaf", "pairs")
