@@ -457,6 +457,9 @@ class _Model:
             # Another gateway may copy its other requests, which would lack this one: its next copy
             # finds no sequence, and is refused.
             self._send_end(correlation_id, owner)
+        if parameters.get("sequence_end"):
+            # The next sequence with this id may begin at another gateway.
+            self._known_sequences.pop(key, None)
         return sequence
 
     def _end_sequence(self, sequence: _Sequence) -> None:
