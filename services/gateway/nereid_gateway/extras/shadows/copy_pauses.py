@@ -6,7 +6,7 @@ failed     a long pause; each further one doubles it, until a minute has passed 
 responded  the next pause of a busy shadow is the shortest again
 """
 
-# layout: covered, pure
+# layout: covered
 
 from __future__ import annotations
 

@@ -279,8 +279,10 @@ class Shadows:
             for name, counts in self.counts.items():
                 if before.get(name) != counts and name in self._texts:
                     await self._report_counts(name, self._texts[name], counts)
+            # wait_for() of Python 3.11 loses a cancellation that comes together with the event.
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._announced.wait(), _POLL_S)
+                async with asyncio.timeout(_POLL_S):
+                    await self._announced.wait()
 
 
 class _Model:
@@ -457,6 +459,9 @@ class _Model:
             # Another gateway may copy its other requests, which would lack this one: its next copy
             # finds no sequence, and is refused.
             self._send_end(correlation_id, owner)
+        if parameters.get("sequence_end"):
+            # The next sequence with this id may begin at another gateway.
+            self._known_sequences.pop(key, None)
         return sequence
 
     def _end_sequence(self, sequence: _Sequence) -> None:
