@@ -141,7 +141,11 @@ class Account:
         all_bytes = budget.held_bytes + size_bytes
         if all_bytes > budget.largest_held_bytes and budget.held_bytes > request_bytes:
             raise _over("all clients", budget.held_bytes, budget.largest_held_bytes, shared=True)
-        total_bytes = budget.held_bytes + budget.unread_bytes + budget.pending_bytes()
+        total_bytes = budget.held_bytes + budget.pending_bytes()
+        # Clients share equally what the unread responses of any leave to the others.
+        left_bytes = limits.total_bytes - budget.largest_held_bytes
+        if client_bytes * max(1, budget.clients) > left_bytes:
+            total_bytes += budget.unread_bytes
         if total_bytes + size_bytes > limits.total_bytes:
             raise _over("all clients", total_bytes, limits.total_bytes, shared=True)
         self.held_bytes = connection_bytes

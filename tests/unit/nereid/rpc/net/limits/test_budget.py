@@ -159,6 +159,13 @@ def test_unread_responses_leave_a_part_for_the_requests_of_others() -> None:
     left = limits.total_bytes - budget.largest_held_bytes
     assert budget.may_add_pending(left)
     assert not budget.may_add_pending(left + 1)
+    # Likewise while a request arrives; the two clients have equal parts.
+    other = budget.open_account("b")
+    other.charge(left // 2)
+    assert over(other, 1).shared
+    assert over(budget.open_account("a"), 1).message.endswith(
+        f"at most {limits.client_bytes} may be"
+    )
 
 
 def test_what_has_no_name_may_leave_anything_unread() -> None:
