@@ -121,6 +121,7 @@ def make_parser() -> CommandParser:
 
 async def _run(given: argparse.Namespace, old: ServerPorts, new: ServerPorts, rules: Rules) -> int:
     from nereid.comparison.tally import Redaction, TallyOptions  # noqa: PLC0415 - see main()
+    from nereid.process.service_process import freeze_started_objects  # noqa: PLC0415
     from nereid_adopt.copies.process import CopyOptions  # noqa: PLC0415
     from nereid_adopt.running_proxy import Proxy  # noqa: PLC0415
 
@@ -153,6 +154,7 @@ async def _run(given: argparse.Namespace, old: ServerPorts, new: ServerPorts, ru
             f"{given.address}:{given.http_port}", f"{given.address}:{given.grpc_port}"
         )
         before = f"before {old.http} and {new.http}"
+        freeze_started_objects()
         print_lines([f"{_PROGRAM}: serving HTTP on {http}, gRPC on {grpc}, {before}"])
         await end.wait()
         print_lines(_lines(await proxy.document()))
