@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from nereid.comparison.process import ReportProcess
 from nereid.core.errors import Unavailable
@@ -52,7 +52,9 @@ class Proxy:
         await self._process.start()
         self._restarting = asyncio.ensure_future(self._restart_process())
         site = self.site
-        http = await listen(lambda: HttpClientConnection(site), http_address)
+        http = await listen(
+            lambda: cast("asyncio.Protocol", HttpClientConnection(site)), http_address
+        )
         self._listeners.append(http)
         grpc = await listen(lambda: GrpcClient(site).make_protocol(), grpc_address)
         self._listeners.append(grpc)

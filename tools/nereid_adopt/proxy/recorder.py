@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 BROKEN_SEQUENCE: Final = "a request of its sequence was not copied"
 LOST: Final = "the process of copies died"
 NO_REGION: Final = "its shared memory cannot be read"
-_MIN_BUFFER_BYTES: Final = 8192
+# Larger pieces of content are neither sliced nor pickled: that would copy them.
+MIN_BUFFER_BYTES: Final = 8192
 _MAX_DRAIN_S: Final = 2.0
 _MAX_BROKEN: Final = 100_000
 _MAX_COUNTS: Final = 1000
@@ -41,10 +42,10 @@ _OTHER: Final = "(other)"
 Pieces = tuple["bytes | PickleBuffer", ...]
 
 
-def pieces_of(content: Iterable[bytes]) -> Pieces:
+def pieces_of(content: Iterable[bytes | memoryview]) -> Pieces:
     """Return content as a call has it."""
     return tuple(
-        PickleBuffer(piece) if len(piece) >= _MIN_BUFFER_BYTES else piece for piece in content
+        PickleBuffer(piece) if len(piece) >= MIN_BUFFER_BYTES else bytes(piece) for piece in content
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from nereid_adopt.calls.regions import Regions
 from nereid_adopt.calls.traffic import Traffic
+from nereid_adopt.proxy.http_responses import ResponseHeads
 
 if TYPE_CHECKING:
     from nereid_adopt.calls.requests import RequestFacts
@@ -47,6 +48,7 @@ class Site:
         self.max_change_s = max_change_s
         self.traffic = Traffic()
         self.regions = Regions()
+        self.http_heads = ResponseHeads()
         self.connections: set[Closable] = set()
         self._streams = count()
 
