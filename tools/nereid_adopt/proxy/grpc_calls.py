@@ -51,7 +51,9 @@ class GrpcClient:
     def __init__(self, site: Site) -> None:
         self.site = site
         self.draw = site.traffic.draw_connection()
-        self.servers = tuple(GrpcServer(address) for address in site.grpc_addresses)
+        self.servers = tuple(
+            GrpcServer(address, self._on_connected) for address in site.grpc_addresses
+        )
         self.tasks: set[asyncio.Task[None]] = set()
         self._protocol: StreamProtocol[Http2ClientConnection] | None = None
         self._found: list[bytes] = []
@@ -69,7 +71,7 @@ class GrpcClient:
     def _on_stream(self, stream: ProxyStream, head: Block) -> UnaryCall | StreamCall:
         path = (head.get(b":path") or b"").decode("latin-1")
         kind = grpc_call(path)
-        if kind in {CallKind.INFER, CallKind.CHANGE}:
+        if kind is CallKind.INFER or kind is CallKind.CHANGE:
             return UnaryCall(self, stream, head, path, kind)
         return StreamCall(self, stream, head, path, copied=kind is CallKind.STREAM)
 
@@ -80,6 +82,15 @@ class GrpcClient:
             task.cancel()
         for server in self.servers:
             server.close()
+
+    def _on_connected(self, server: Http2ServerConnection) -> None:
+        assert self._protocol is not None
+        client = self._protocol.connection
+        if client.leaving:
+            server.writer.abort()
+            return
+        client.peers.append(server)
+        server.peers.append(client)
 
     def send_request(
         self,
@@ -142,8 +153,9 @@ class GrpcClient:
 class GrpcServer:
     """Connection to a server over HTTP/2, dialled when it is needed."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, on_connected: Callable[[Http2ServerConnection], None]) -> None:
         self._address = address
+        self._on_connected = on_connected
         self._dialer = Dialer(address, CONNECT_TIMEOUT_S)
         self._connection: Http2ServerConnection | None = None
         self._dialing: asyncio.Task[StreamProtocol[Http2ServerConnection]] | None = None
@@ -180,7 +192,8 @@ class GrpcServer:
     def _on_dialed(self, task: asyncio.Task[StreamProtocol[Http2ServerConnection]]) -> None:
         self._dialing = None
         if not task.cancelled() and task.exception() is None:
-            self._connection = task.result().connection
+            self._connection = connection = task.result().connection
+            self._on_connected(connection)
 
 
 def _dial() -> StreamProtocol[Http2ServerConnection]:
@@ -305,7 +318,6 @@ class _Response(StreamOwner):
             self._pass_on_head()
             if self._client is not None:
                 self._client.end(trailers.encoded if trailers is not None else b"")
-                self._client.connection.flush_if_alone()
         self._finish()
 
     def on_reset(self, code: int, *, processed: bool) -> None:

@@ -70,11 +70,6 @@ class StreamHolder:
     def on_stream_closed(self) -> None:
         """Handle a stream that this side has reset."""
 
-    def flush_if_alone(self) -> None:
-        """Write at once if no other stream can join the write."""
-        if len(self.http2.streams.open) <= 1:
-            self.writer.flush()
-
 
 class ProxyStream(Stream):
     """Stream of either kind of connection."""

@@ -55,6 +55,8 @@ class Site:
     def side_of_request(self, facts: RequestFacts) -> Side:
         """Return who responds to an inference: by weight, if that server has its regions."""
         side = self.traffic.side_of_request(facts.step)
+        if not (facts.input_ranges or facts.output_ranges):
+            return side
         if self.regions.are_at(side, facts) or not self.regions.are_at(side.other, facts):
             return side
         if facts.step is not None:
