@@ -26,7 +26,7 @@ from nereid_adopt.proxy.proxy_stream import StreamOwner
 from nereid_adopt.proxy.recorder import NO_REGION, CopiedCall, GrpcReply, StreamEvent, pieces_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from nereid.rpc.grpc.messages import AllocateBuffer
     from nereid.rpc.grpc.status import RpcError
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 _UNAVAILABLE: Final = b"%d" % Status.UNAVAILABLE
 _OK: Final = b"0"
 _UNREACHABLE: Final = "the server cannot be reached"
+# Length of the prefix of a message.
+_PREFIX_BYTES: Final = 5
 _ATTEMPTS: Final = 2
 # Connections that may be closed while a call waits for a stream.
 _DIALS: Final = 3
@@ -126,8 +128,12 @@ class GrpcClient:
         if not response.is_done:
             response.server = connection.request(head.encoded, content, response)
 
-    def message_of(self, head: Block | None, content: Iterable[bytes]) -> bytes | None:
+    def message_of(self, head: Block | None, content: list[bytes]) -> bytes | None:
         """Return the message in the content of a unary call, or `None` if it is damaged."""
+        if len(content) == 1:
+            message = whole_message(content[0])
+            if message is not None:
+                return message
         self._found.clear()
         self._reader.begin(head)
         for piece in content:
@@ -198,6 +204,14 @@ class GrpcServer:
 
 def _dial() -> StreamProtocol[Http2ServerConnection]:
     return StreamProtocol(Http2ServerConnection)
+
+
+def whole_message(content: bytes) -> bytes | None:
+    """Return the message if the content is one that is not compressed, else `None`."""
+    if len(content) < _PREFIX_BYTES or content[0]:
+        return None
+    size = content[1] << 24 | content[2] << 16 | content[3] << 8 | content[4]
+    return content[_PREFIX_BYTES:] if size == len(content) - _PREFIX_BYTES else None
 
 
 class Messages:
@@ -396,7 +410,7 @@ class UnaryCall(StreamOwner):
         site = self._client.site
         if self._content_bytes > site.max_copied_bytes:
             if self._kind is CallKind.INFER:
-                model = model_of(self._content[0][5:])
+                model = model_of(self._content[0][_PREFIX_BYTES:])
                 site.recorder.skip(model, "the request is too large")
             call = StreamCall(self._client, self._stream, self._head, self._path, copied=False)
             self._stream.owner = call

@@ -220,9 +220,9 @@ class Http2ServerConnection(StreamConnection):
     def request(self, block: bytes, content: list[bytes], owner: StreamOwner) -> ProxyStream:
         """Open a stream, and send a whole request on it."""
         stream = self.open(block, owner)
-        for piece in content:
+        for piece in content[:-1]:
             stream.send_content(piece)
-        stream.end()
+        stream.send_last(content[-1] if content else b"")
         return stream
 
     def open(self, block: bytes, owner: StreamOwner) -> ProxyStream:

@@ -113,6 +113,18 @@ class ProxyStream(Stream):
         else:
             sender.enqueue(self, (content,))
 
+    def send_last(self, content: bytes) -> None:
+        """Send the last content and the end of this side, in one frame if the windows allow it."""
+        if not self.is_open:
+            return
+        sender = self.connection.http2.sender
+        if sender.take_window(self, len(content)):
+            sender.write(frames.frame(frames.DATA, frames.END_STREAM, self.id, content))
+            sender.close_local(self)
+        else:
+            self.send_content(content)
+            sender.end_stream(self)
+
     def end(self, trailers: bytes = b"") -> None:
         """End this side, with trailers or headers if there are any."""
         if self.is_open:

@@ -17,7 +17,7 @@ from nereid.core.errors import Unavailable
 from nereid_adopt.calls.traffic import SequenceStep, Side
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from nereid.comparison.process import ReportProcess
     from nereid_adopt.calls.requests import RequestFacts
@@ -43,14 +43,18 @@ _NOTHING: Final[Mapping[str, bytes]] = {}
 Pieces = tuple["bytes | PickleBuffer", ...]
 
 
-def pieces_of(content: Iterable[bytes | memoryview]) -> Pieces:
+def pieces_of(content: Sequence[bytes | memoryview]) -> Pieces:
     """Return content as a call has it."""
-    return tuple(
-        PickleBuffer(piece) if len(piece) >= MIN_BUFFER_BYTES else bytes(piece) for piece in content
-    )
+    if len(content) == 1:
+        return (_piece_of(content[0]),)
+    return tuple([_piece_of(piece) for piece in content])
 
 
-# A class of mypyc's is made faster than a named tuple, and its fields are pickled faster.
+def _piece_of(piece: bytes | memoryview) -> bytes | PickleBuffer:
+    return PickleBuffer(piece) if len(piece) >= MIN_BUFFER_BYTES else bytes(piece)
+
+
+# Calls and replies are no named tuples, which are made by interpreted code.
 class HttpReply:
     """Response of one server over HTTP.
 
@@ -109,36 +113,64 @@ class CopiedCall:
         self.outputs = outputs
 
     def fields(self) -> tuple[object, ...]:
-        """Return the arguments of from_fields(), which are plain tuples: they are pickled fast."""
+        """Return the argument of from_fields(), with few objects: each costs when it is pickled."""
         reply = self.reply
         if isinstance(reply, HttpReply):
-            fields: tuple[object, ...] = (
-                reply.status, reply.body, reply.json_bytes, reply.encoding,
-            )  # fmt: skip
+            status: int | str = reply.status
+            content: Pieces | None = reply.body
+            json_bytes, text = reply.json_bytes, reply.encoding
         else:
-            fields = (reply.message, reply.status, reply.text)
+            status, content, json_bytes, text = reply.status, reply.message, 0, reply.text
         return (
-            isinstance(reply, HttpReply),
-            fields,
+            status,
+            _packed(content),
+            json_bytes,
+            text,
             self.model,
             self.side,
             self.path,
             self.headers,
-            self.request,
+            _packed(self.request),
             self.latency_s,
             self.step,
             self.json_bytes,
             self.encoding,
-            self.inputs,
-            self.outputs,
+            self.inputs or None,
+            self.outputs or None,
         )
 
     @staticmethod
     def from_fields(fields: tuple[Any, ...]) -> CopiedCall:
         """Return the call whose fields() these are."""
-        is_http, reply, model, side, path, headers, request, *rest = fields
-        made = HttpReply(*reply) if is_http else GrpcReply(*reply)
-        return CopiedCall(model, side, path, headers, request, made, *rest)
+        status, content, reply_json_bytes, text, model, side, path, headers, request = fields[:9]
+        latency_s, step, json_bytes, encoding, inputs, outputs = fields[9:]
+        pieces = _unpacked(content)
+        if isinstance(status, str):
+            reply: HttpReply | GrpcReply = GrpcReply(pieces, status, text)
+        else:
+            reply = HttpReply(status, pieces or (), reply_json_bytes, text)
+        return CopiedCall(
+            model,
+            side,
+            path,
+            headers,
+            _unpacked(request) or (),
+            reply,
+            latency_s,
+            step,
+            json_bytes,
+            encoding,
+            inputs or _NOTHING,
+            outputs or _NOTHING,
+        )
+
+
+def _packed(pieces: Pieces | None) -> object:
+    return pieces[0] if pieces is not None and len(pieces) == 1 else pieces
+
+
+def _unpacked(content: Any) -> Pieces | None:
+    return content if content is None or isinstance(content, tuple) else (content,)
 
 
 class StreamEvent(NamedTuple):
@@ -161,13 +193,13 @@ class DrainQuestion:
 class Recorder:
     """Sender of calls to the process of copies. It never waits.
 
-    responses: number of calls by the side that responded. not_copied: number of inferences by model
-    and reason.
+    responses: number of calls by the side that responded, in the order of Side. not_copied: number
+    of inferences by model and reason.
     """
 
     def __init__(self, process: ReportProcess) -> None:
         self._process = process
-        self.responses: Counter[Side] = Counter()
+        self.responses = [0 for _ in Side]
         self.failovers = 0
         self.failures = 0
         self.not_copied: Counter[tuple[str, str]] = Counter()
