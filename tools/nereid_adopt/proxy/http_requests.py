@@ -158,6 +158,12 @@ class RequestReader:
         self._parser.feed_data(data)
         if self.request is None or self.has_head:
             self._unparsed.clear()
+            self._head_bytes = 0
+        else:
+            # httptools keeps a header until its end, so the callbacks cannot count.
+            self._head_bytes += len(data)
+            if self._head_bytes > _MAX_HEAD_BYTES:
+                raise HeadTooLargeError
 
     @property
     def malformed(self) -> bytes:
@@ -182,19 +188,16 @@ class RequestReader:
         self.request = HttpRequest(RequestHead())
         self.has_head = False
         self._headers = []
-        self._head_bytes = 0
 
     def on_url(self, url: bytes) -> None:
         """Keep a part of the target; called by httptools."""
         assert self.request is not None
-        self._count(len(url))
         self.request.head.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header; called by httptools, for trailers of chunks as well."""
         request = self.request
         assert request is not None
-        self._count(len(name) + len(value))
         if self.has_head:
             return
         self._headers.append((name, value))
@@ -261,8 +264,3 @@ class RequestReader:
     def _begin_stream(self, request: HttpRequest) -> None:
         request.arriving = asyncio.Queue()
         self._on_request(request)
-
-    def _count(self, size: int) -> None:
-        self._head_bytes += size
-        if self._head_bytes > _MAX_HEAD_BYTES:
-            raise HeadTooLargeError
