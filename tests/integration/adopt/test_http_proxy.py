@@ -264,3 +264,42 @@ async def test_one_that_cannot_be_parsed_is_the_old_server_s_to_refuse() -> None
         writer.write(b"\x16\x03\x01 this is TLS")
         assert await reader.read() == b"HTTP/1.1 400 mine\r\n\r\n"
         assert received == [b"\x16\x03\x01 this is TLS"]
+
+
+async def test_a_request_before_a_malformed_one_is_sent_once() -> None:
+    async with proxied(echo) as (old, _, connect):
+        reader, writer = await connect()
+        writer.write(post(b"/first", b"b") + b"no HTTP\r\n\r\n")
+        assert await read_response(reader) == b"/first b"
+        assert b" 400 " in await reader.readuntil(b"\r\n\r\n")
+        assert await reader.read() == b""
+        assert old.connections == 1
+
+
+async def test_a_response_before_the_end_of_a_large_request_ends_the_connection() -> None:
+    async def early(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 413 Large\r\nContent-Length: 2\r\n\r\nno")
+        await reader.read()
+
+    async with proxied(early, max_copied_bytes=1000) as (_, _, connect):
+        reader, writer = await connect()
+        head, _, _ = post(b"/v2/models/m/infer", bytes(4000)).rpartition(b"\r\n\r\n")
+        writer.write(head + b"\r\n\r\n" + bytes(1000))
+        assert await read_response(reader) == b"no"
+        writer.write(bytes(1000))
+        assert await reader.read() == b""
+
+
+@pytest.mark.parametrize("size", [3, 20_000])
+async def test_equal_requests_and_responses_stay_apart(size: int) -> None:
+    async with proxied(echo) as (old, proxy, connect):
+        clients = [await connect() for _ in range(3)]
+        for number in range(5):
+            for place, (_, writer) in enumerate(clients):
+                writer.write(post(b"/v2/models/m/infer", b"%d" % place * size + b"%d" % number))
+            for place, (reader, _) in enumerate(clients):
+                body = b"%d" % place * size + b"%d" % number
+                assert await read_response(reader) == b"/v2/models/m/infer " + body
+        assert old.connections == 3
+        assert proxy.site.recorder.responses[0] == 15

@@ -217,7 +217,8 @@ class HttpClientConnection:
         except NoResponseError:
             self.write(_BAD_REQUEST)
         else:
-            transport.resume_reading()
+            if not transport.is_closing():
+                transport.resume_reading()
             await server.wait_closed()
         self.on_served(keep=False)
 
@@ -243,7 +244,9 @@ class HttpClientConnection:
             self.on_served(keep=False)
             return
         self.site.recorder.responses[side] += 1
-        self.on_served(keep=_keeps(request, response))
+        # Nobody reads the rest of a request that has its response already.
+        has_arrived = self._reader.request is not request
+        self.on_served(keep=has_arrived and _keeps(request, response))
 
     async def _change(self, request: HttpRequest) -> None:
         """Have both servers make a change. The one that responds to other calls makes it last."""
