@@ -292,7 +292,7 @@ async def test_a_response_before_the_end_of_a_large_request_ends_the_connection(
 
 
 @pytest.mark.parametrize("size", [3, 20_000])
-async def test_equal_requests_and_responses_stay_apart(size: int) -> None:
+async def test_equal_requests_get_their_own_responses(size: int) -> None:
     async with proxied(echo) as (old, proxy, connect):
         clients = [await connect() for _ in range(3)]
         for number in range(5):
