@@ -22,7 +22,7 @@ _REGION: Final = b"shared_memory_region"
 _GZIP_OR_ZLIB: Final = zlib.MAX_WBITS | 32
 _SEARCHED_BYTES: Final = 4096
 _MAX_DECODED_BYTES: Final = 256 << 20
-# Of a ModelInferRequest's model, version, id and parameters.
+# Tags of a ModelInferRequest's model, version, id and parameters.
 _LEADING_TAGS: Final = b"\x0a\x12\x1a\x22"
 
 

@@ -261,7 +261,7 @@ class HttpClientConnection(asyncio.Protocol):
         """Pass on a request whose body is not kept; it has no copy."""
         side = self._site.traffic.side_of_other_calls()
         if call.model:
-            # Of JSON that has not arrived as a whole, nothing is known.
+            # JSON that has not arrived as a whole says nothing.
             facts = _facts(request, call.model)
             if facts.step is not None:
                 side = self._site.side_of_request(facts)
