@@ -228,6 +228,7 @@ async def _run(
         before = f"before {old.http} and {new.http}"
         print_lines([f"{_PROGRAM}: serving HTTP on {http}, gRPC on {grpc}, {before}"])
         await end.wait()
+        proxy.end_control_calls()
         print_lines(_lines(await proxy.document()))
     finally:
         control.close()
