@@ -40,6 +40,7 @@ _ROUNDS = 2
 _LOADS = 8
 _RESPONSES = int(os.environ.get("NEREID_ADOPT_RESPONSES", "0"))
 _PER_ROUND = 100_000
+_CONCURRENCY = 16
 # Those of perf_analyzer are below.
 _SEQUENCE_IDS = count(10_000_000)
 _CALLED = (
@@ -281,7 +282,7 @@ def _load(
 def _bulk(proxy: Adopting, directory: Path, number: int) -> None:
     """Send requests by perf_analyzer, of each model over its protocols at once."""
     bulks = [*_BULK, *(_ONNX_BULK if triton.ONNX_BACKEND else ())]
-    each = max(1, number // sum(len(bulk.protocols) for bulk in bulks))
+    each = max(_CONCURRENCY, number // sum(len(bulk.protocols) for bulk in bulks))
     data = directory / "inputs.json"
     random = np.random.default_rng()
     addresses = {_GRPC: proxy.grpc, _HTTP: proxy.http}
@@ -290,7 +291,7 @@ def _bulk(proxy: Adopting, directory: Path, number: int) -> None:
         clients = []
         for first_id, protocol in enumerate(bulk.protocols):
             flags = ["-m", bulk.model, "-i", protocol, "-u", addresses[protocol]]
-            flags += [f"--input-data={data}", "--concurrency-range=16"]
+            flags += [f"--input-data={data}", f"--concurrency-range={_CONCURRENCY}"]
             flags += [f"--request-count={each}", *bulk.flags]
             if bulk.flags is _SEQUENCES:
                 start = 1 + first_id * 1_000_000
