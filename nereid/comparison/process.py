@@ -10,7 +10,7 @@ import os
 import pickle
 import socket
 import sys
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
@@ -20,6 +20,7 @@ from nereid.core.errors import Unavailable
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from nereid.comparison.checkpoint import Parts
     from nereid.comparison.responses import Exchange
     from nereid.comparison.rules import Rules
     from nereid.comparison.tally import Tally, TallyOptions
@@ -32,6 +33,11 @@ class ReportQuestion:
     refused: dict[str, int]
 
 
+@dataclass(frozen=True, slots=True)
+class CheckpointQuestion:
+    """Question for a Checkpoint alone; each report comes with one as well."""
+
+
 _SIZE: Final = Struct("<Q")
 # Size of the pickled messages, and number of their buffers.
 _SIZES: Final = Struct("<QQ")
@@ -42,6 +48,7 @@ _BATCH_S: Final = 0.005
 _BATCH_BYTES: Final = 1 << 17
 _MAX_BATCH: Final = 64
 FULL: Final = "the queue was full"
+_ENDED: Final = "the process that compares responses has ended"
 
 
 class ReportProcess:
@@ -49,6 +56,7 @@ class ReportProcess:
 
     It belongs to one event loop. What does not fit into the queue, or finds no process, is counted
     as not compared. Reports have a connection of their own, so that they do not wait in the queue.
+    A process that is started anew goes on with the counts of the last checkpoint.
     """
 
     def __init__(self, module: str, start_message: object, *, max_queued_bytes: int) -> None:
@@ -61,6 +69,8 @@ class ReportProcess:
         self._reports: _Connection | None = None
         # Number of refused messages by model, until the process is sent it.
         self._refused: dict[str, int] = {}
+        self._kept: Parts = {}
+        self._settled: Counter[str] = Counter()
 
     async def start(self) -> None:
         """Start the process. May raise OSError."""
@@ -83,7 +93,7 @@ class ReportProcess:
             for _, theirs in pairs:
                 theirs.close()
         self._messages, self._reports = [await _Connection.open(ours) for ours, _ in pairs]
-        self._messages.send(self._start_message)
+        self._messages.send((self._start_message, self._kept))
 
     async def wait_ended(self) -> None:
         """Wait until the process has ended; start() may then start another one."""
@@ -107,7 +117,31 @@ class ReportProcess:
     async def document(self) -> dict[str, Any]:
         """Return the report so far; raise Unavailable without a process."""
         refused, self._refused = self._refused, {}
-        document: dict[str, Any] = await _ask(self._reports, ReportQuestion(refused))
+        try:
+            document: dict[str, Any] = await self._ask_report(ReportQuestion(refused))
+        except Unavailable:
+            for model, number in refused.items():
+                self._refused[model] = self._refused.get(model, 0) + number
+            raise
+        return document
+
+    async def checkpoint(self) -> None:
+        """Keep the counts so far; raise Unavailable without a process."""
+        await self._ask_report(CheckpointQuestion())
+
+    def take_settled(self) -> dict[str, int]:
+        """Return the settled messages by model, of the checkpoints since the last call."""
+        settled, self._settled = self._settled, Counter()
+        return settled
+
+    async def _ask_report(self, question: object) -> Any:
+        connection = self._reports
+        document, checkpoint = await _ask(connection, question)
+        if connection is not self._reports:
+            # The owner has given up what this process had not reported.
+            raise Unavailable(_ENDED)
+        self._kept.update(checkpoint.parts)
+        self._settled.update(checkpoint.settled)
         return document
 
     async def ask_in_order(self, question: object) -> Any:
@@ -207,7 +241,7 @@ async def _ask(connection: _Connection | None, question: object) -> Any:
         try:
             return await connection.receive()
         except (OSError, EOFError) as error:
-            raise Unavailable("the process that compares responses has ended") from error
+            raise Unavailable(_ENDED) from error
 
 
 class Reporter(Protocol):
@@ -236,7 +270,9 @@ async def serve_report(
         await _Connection.open(socket.socket(fileno=int(number))) for number in descriptors
     ]
     with contextlib.suppress(OSError, EOFError):
-        reporter = make_reporter(await messages.receive())
+        start_message, parts = await messages.receive()
+        reporter = make_reporter(start_message)
+        reporter.tally.restore(parts)
         reports_task = asyncio.ensure_future(_send_reports(reports, reporter.tally))
         try:
             while True:
@@ -254,9 +290,12 @@ async def _send_reports(reports: _Connection, tally: Tally) -> None:
     with contextlib.suppress(OSError, EOFError):
         while True:
             question = await reports.receive()
-            for model, number in question.refused.items():
-                tally.add_not_compared(model, FULL, number)
-            reports.send(tally.document())
+            document = None
+            if isinstance(question, ReportQuestion):
+                for model, number in question.refused.items():
+                    tally.add_not_compared(model, FULL, number)
+                document = tally.document()
+            reports.send((document, tally.take_checkpoint()))
 
 
 class ComparisonProcess(ReportProcess):

@@ -6,19 +6,23 @@ All that is kept is bounded: keys, examples of each key, and their bytes.
 from __future__ import annotations
 
 import hashlib
+import pickle
 from base64 import b64encode
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import islice
 from math import isfinite, log2
 from typing import TYPE_CHECKING, Any, Final
 
-from nereid.comparison.differences import compare_streams
+from nereid.comparison.checkpoint import Checkpoint
+from nereid.comparison.differences import Kind, compare_streams
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nereid.comparison.differences import Difference, Kind
+    from nereid.comparison.checkpoint import Parts
+    from nereid.comparison.differences import Difference
     from nereid.comparison.responses import Exchange, Tensor
     from nereid.comparison.rules import Rules
 
@@ -26,6 +30,12 @@ FORMAT: Final = "nereid.comparison/1"
 # Further models and outputs are counted under this name.
 _OTHER: Final = "(other)"
 _MAX_KEYS: Final = 2000
+# Clients choose names and ids. Longer names count as further ones, longer texts are cut off.
+_MAX_NAME: Final = 256
+_MAX_TEXT: Final = 1000
+_MAX_INPUTS: Final = 64
+# Parts of a checkpoint. Examples are large, and seldom change.
+_MODEL, _COUNT, _EXAMPLES = "model", "count", "examples"
 # Eight buckets double the latency.
 _BUCKETS_PER_DOUBLE: Final = 8
 _SHORTEST_S: Final = 1e-6
@@ -84,6 +94,9 @@ class Tally:
         # Key: model, kind, name of the output or field.
         self._counts: dict[tuple[str, Kind, str], _Count] = {}
         self._example_bytes = 0
+        # Messages by model that need no further comparison, until the next checkpoint has them.
+        self.settled: Counter[str] = Counter()
+        self._changed: set[tuple[str, ...]] = set()
 
     def add(self, exchange: Exchange) -> list[Difference]:
         """Compare an exchange and count it; return its differences."""
@@ -109,6 +122,41 @@ class Tally:
         """Return the numbers of compared exchanges of a model, and of those that differ."""
         count = self._models.get(model, _ModelCount())
         return count.compared, count.differing
+
+    def take_checkpoint(self) -> Checkpoint:
+        """Return what has changed since the last call."""
+        changed, self._changed = self._changed, set()
+        settled, self.settled = self.settled, Counter()
+        return Checkpoint(settled, {part: pickle.dumps(self._content(part)) for part in changed})
+
+    def restore(self, parts: Parts) -> None:
+        """Continue another tally, of whose checkpoints these are the last parts."""
+        # Unpickling is safe: the parts come from a tally of ours, by way of the process's owner.
+        for (kind, *key), pickled in parts.items():
+            content = pickle.loads(pickled)  # noqa: S301
+            if kind == _MODEL:
+                compared, differing, not_compared, latencies = content
+                self._models[key[0]] = _ModelCount(compared, differing, not_compared, latencies)
+                continue
+            count = self._counts.setdefault((key[0], Kind(key[1]), key[2]), _Count())
+            if kind == _COUNT:
+                count.exchanges, count.worst_measure = content
+            else:
+                count.examples = [_Example(*fields) for fields in content]
+                self._example_bytes += sum(example.size_bytes for example in count.examples)
+
+    def _content(self, part: tuple[str, ...]) -> object:
+        kind, *key = part
+        if kind == _MODEL:
+            model = self._models[key[0]]
+            return model.compared, model.differing, model.not_compared, model.latencies
+        count = self._counts[key[0], Kind(key[1]), key[2]]
+        if kind == _COUNT:
+            return count.exchanges, count.worst_measure
+        return [
+            (each.measure, each.text, each.request_id, each.inputs, each.size_bytes)
+            for each in count.examples
+        ]
 
     def document(self) -> dict[str, Any]:
         """Return the report as a JSON document."""
@@ -154,15 +202,19 @@ class Tally:
         }
 
     def _model(self, name: str) -> _ModelCount:
-        if name not in self._models and len(self._models) >= _MAX_KEYS:
+        if name not in self._models and (len(self._models) >= _MAX_KEYS or len(name) > _MAX_NAME):
             name = _OTHER
+        self._changed.add((_MODEL, name))
         return self._models.setdefault(name, _ModelCount())
 
     def _add_difference(self, exchange: Exchange, difference: Difference) -> None:
         model = exchange.model if exchange.model in self._models else _OTHER
         key = model, difference.kind, difference.name
-        if key not in self._counts and len(self._counts) >= _MAX_KEYS:
+        if key not in self._counts and (
+            len(self._counts) >= _MAX_KEYS or len(difference.name) > _MAX_NAME
+        ):
             key = model, difference.kind, _OTHER
+        self._changed.add((_COUNT, *key))
         count = self._counts.setdefault(key, _Count())
         count.exchanges += 1
         count.worst_measure = max(count.worst_measure, difference.measure)
@@ -172,6 +224,7 @@ class Tally:
             if not examples or difference.measure <= examples[-1].measure:
                 return
             self._example_bytes -= examples.pop().size_bytes
+        self._changed.add((_EXAMPLES, *key))
         example = self._example(exchange, difference)
         self._example_bytes += example.size_bytes
         examples.append(example)
@@ -186,9 +239,12 @@ class Tally:
             redaction = Redaction.DIGEST
         return _Example(
             difference.measure,
-            difference.text,
-            exchange.request_id,
-            {name: _input(tensor, redaction) for name, tensor in exchange.inputs.items()},
+            difference.text[:_MAX_TEXT],
+            exchange.request_id[:_MAX_NAME],
+            {
+                name[:_MAX_NAME]: _input(tensor, redaction)
+                for name, tensor in islice(exchange.inputs.items(), _MAX_INPUTS)
+            },
             size if redaction is Redaction.NONE else 0,
         )
 

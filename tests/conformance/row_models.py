@@ -5,6 +5,7 @@ Names, configurations and what the models compute are the same, so that response
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -92,26 +93,30 @@ def models() -> tuple[Model, ...]:
 
 def write_repository(root: Path, backend: str) -> Path:
     """All models for one backend ("onnxruntime" or "python"), and one that does not load."""
-    file = BACKENDS[backend]
-    for model in models():
-        for version in model.versions:
-            directory = root / model.name / str(version)
-            directory.mkdir(parents=True)
-            if backend == "python" or model.graph is None:
-                (directory / "model.py").write_text(_PYTHON.format(body=model.body))
-            else:
-                onnx.save(_onnx(model.graph), directory / file)
-        own = "python" if model.graph is None else backend
-        (root / model.name / "config.pbtxt").write_text(model.config(own))
-        if model.labels:
-            (root / model.name / "labels.txt").write_text("\n".join(model.labels))
-    broken = root / "broken" / "1" / file
+    write_models(root, models(), backend)
+    broken = root / "broken" / "1" / BACKENDS[backend]
     broken.parent.mkdir(parents=True)
     broken.write_text("this is no model")
     (root / "broken" / "config.pbtxt").write_text(
         models()[0].config(backend).replace(models()[0].name, "broken")
     )
     return root
+
+
+def write_models(root: Path, wanted: Iterable[Model], backend: str) -> None:
+    """Write some of the models."""
+    for model in wanted:
+        for version in model.versions:
+            directory = root / model.name / str(version)
+            directory.mkdir(parents=True)
+            if backend == "python" or model.graph is None:
+                (directory / "model.py").write_text(_PYTHON.format(body=model.body))
+            else:
+                onnx.save(_onnx(model.graph), directory / BACKENDS[backend])
+        own = "python" if model.graph is None else backend
+        (root / model.name / "config.pbtxt").write_text(model.config(own))
+        if model.labels:
+            (root / model.name / "labels.txt").write_text("\n".join(model.labels))
 
 
 _PYTHON: Final = """\

@@ -66,3 +66,22 @@ async def test_a_process_that_is_killed_harms_nobody() -> None:
             await process.document()
     finally:
         await process.close()
+
+
+async def test_a_process_that_is_started_anew_goes_on_from_the_last_checkpoint() -> None:
+    process = ComparisonProcess(parse_rules({}), TallyOptions(), max_queued_bytes=1 << 20)
+    await process.start()
+    try:
+        process.submit("m", exchange("m"), 0)
+        await await_compared(process, 1)
+        await process.close()
+        # Refused, and counted by the next process.
+        assert not process.submit("n", exchange("n"), 0)
+        with pytest.raises(Unavailable):
+            await process.document()
+        await process.start()
+        process.submit("m", exchange("m"), 0)
+        document = await await_compared(process, 2)
+        assert document["not_compared"] == {"the queue was full": 1}
+    finally:
+        await process.close()

@@ -1,7 +1,8 @@
 """`nereid adopt` before the real Triton: over and back twice under load, without a failure.
 
 NEREID_ADOPT_RESPONSES is the number of responses to compare, a few hundred by default. A large one
-needs perf_analyzer in the PATH, which makes most of that load.
+needs perf_analyzer in the PATH, which makes most of that load. With NEREID_TRITON_ONNX_BACKEND, see
+triton.py, there are models in ONNX as well.
 """
 
 from __future__ import annotations
@@ -12,34 +13,147 @@ import queue
 import shutil
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.http
+from onnx import helper, numpy_helper
 from tritonclient.utils import shared_memory
 
-from tests.conformance.triton.conftest import Pair
+from tests.conformance import row_models
+from tests.conformance.python_repository import repository_for
+from tests.conformance.row import SERVERS
+from tests.conformance.triton import triton
+from tests.conformance.triton.conftest import skipping
+from tests.conformance.triton.record import NEREID_FLAGS
 from tests.support.mesh.adopting import Adopting, adopting
-from tests.support.mesh.mesh import until
+from tests.support.mesh.mesh import running, until
+from tests.support.models import accumulators, onnx_models
 
 _ROUNDS = 2
 _LOADS = 8
 _RESPONSES = int(os.environ.get("NEREID_ADOPT_RESPONSES", "0"))
 _PER_ROUND = 100_000
-# Models for perf_analyzer, and those that respond to a request each time by the same bytes.
-_BULK = ("double", "flat", "named", "wrapped", "chain", "diamond", "nested", "counting")
-_SEQUENCE_IDS = count(1)
+_CONCURRENCY = 16
+# Those of perf_analyzer are below.
+_SEQUENCE_IDS = count(10_000_000)
 _CALLED = (
     "r = pb_utils.InferenceRequest(model_name='flat', requested_output_names=['Y'],"
     " inputs=[pb_utils.Tensor('X', np.array([1, 2], np.float32))]).exec()\n"
     "found = pb_utils.get_output_tensor_by_name(r, 'Y').as_numpy().tolist()"
 )
-_DATATYPES = {"f": "FP32", "O": "BYTES"}
+_DATATYPES = {"f": "FP32", "i": "INT32", "O": "BYTES"}
+
+
+_HTTP, _GRPC = "http", "grpc"
+
+
+class _Bulk(NamedTuple):
+    """Requests of perf_analyzer to a model, by both protocols at once. row: a request's inputs."""
+
+    model: str
+    row: Callable[[np.random.Generator], dict[str, list[Any]]]
+    flags: tuple[str, ...] = ()
+    protocols: tuple[str, ...] = (_GRPC, _HTTP)
+
+
+def _floats(name: str, size: int) -> Callable[[np.random.Generator], dict[str, list[Any]]]:
+    return lambda random: {name: random.random(size).round(4).tolist()}
+
+
+def _integers(name: str, size: int) -> Callable[[np.random.Generator], dict[str, list[Any]]]:
+    return lambda random: {name: random.integers(0, 1000, size).tolist()}
+
+
+def _texts(random: np.random.Generator, size: int) -> list[str]:
+    return ["ä" * int(number) for number in random.integers(0, 9, size)]
+
+
+# Models that respond to a request each time by the same bytes.
+_BULK = (
+    *(
+        _Bulk(model, _floats("X", 4), ("--shape=X:4",))
+        for model in (
+            *("double", "flat", "named", "wrapped", "chain", "diamond", "nested", "counting"),
+        )
+    ),
+    # Without a version, perf_analyzer looks for one whose statistics at the old server have changed,
+    # which gets the copies of streams later.
+    _Bulk("repeat", _floats("X", 3), ("--shape=X:3", "--streaming", "-x", "1"), (_GRPC,)),
+    _Bulk("script", lambda _: {"CODE": [_CALLED]}),
+    _Bulk(
+        "strings",
+        lambda random: {"S": _texts(random, 2), "KIND": ["reverse"]},
+        ("--shape=S:2",),
+    ),
+)
+# Asynchronous, it ends sequences at last without waiting for their requests in flight.
+_SEQUENCES = ("--sync", "--sequence-length=8", "--sequence-length-variation=50")
+_ONNX_BULK = (
+    _Bulk("network", _floats("X", 16)),
+    _Bulk(
+        "add_sub", lambda random: _integers("INPUT0", 4)(random) | _integers("INPUT1", 4)(random)
+    ),
+    _Bulk("identity_fp32", _floats("INPUT0", 4), ("--shape=INPUT0:4",)),
+    _Bulk("identity_bytes", lambda random: {"INPUT0": _texts(random, 3)}, ("--shape=INPUT0:3",)),
+    _Bulk("batched", _integers("INPUT0", 5), ("--shape=INPUT0:5",)),
+    _Bulk("labelled", _floats("INPUT0", 4)),
+    _Bulk("fixed", _floats("INPUT0", 6)),
+    _Bulk(
+        "several",
+        lambda random: {
+            **_integers("A", 2)(random),
+            "B": _texts(random, 3),
+            **_floats("C", 2)(random),
+        },
+        ("--shape=A:2", "--shape=B:3"),
+    ),
+    *(
+        _Bulk(model, _integers("INPUT", 1), _SEQUENCES)
+        for model in ("sequence", "dyna_sequence", "python_sequence")
+    ),
+)
+
+
+def _repository(root: Path) -> Path:
+    """Write the Python models and ensembles of the protocol rows, and models in ONNX."""
+    repository_for("python", root, "python")
+    if triton.ONNX_BACKEND:
+        wanted = {bulk.model for bulk in _ONNX_BULK}
+        chosen = [model for model in row_models.models() if model.name in wanted]
+        row_models.write_models(root, chosen, "onnxruntime")
+        accumulators.save(root, "sequence", "python", prefix="python_")
+        for name in ("sequence", "dyna_sequence"):
+            # Triton 2.51 dies when it warms a model with implicit state.
+            accumulators.save(root, name, "onnxruntime", with_warmup=False)
+        _write_network(root / "network")
+    return root
+
+
+def _write_network(directory: Path) -> None:
+    """Write a classifier of two layers, whose floats depend on the order of sums."""
+    random = np.random.default_rng(1)
+    weights = [
+        numpy_helper.from_array(random.normal(size=size).astype(np.float32), name)
+        for name, size in (("w1", (16, 64)), ("b1", (64,)), ("w2", (64, 8)))
+    ]
+    nodes = [
+        helper.make_node("Gemm", ["X", "w1", "b1"], ["hidden"]),
+        helper.make_node("Tanh", ["hidden"], ["active"]),
+        helper.make_node("MatMul", ["active", "w2"], ["logits"]),
+        helper.make_node("Softmax", ["logits"], ["Y"], axis=-1),
+    ]
+    x, y = onnx_models.value("X", "FP32", ["n", 16]), onnx_models.value("Y", "FP32", ["n", 8])
+    onnx_models.write(directory / "1", nodes, [x], [y], weights)
+    (directory / "config.pbtxt").write_text(
+        'backend: "onnxruntime"\nmax_batch_size: 16\ndynamic_batching { }\n'
+    )
 
 
 def _tensors(module: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> list[Any]:
@@ -105,6 +219,15 @@ def _sequence(module: Any, address: str) -> Callable[[], None]:
             number = next(_SEQUENCE_IDS)
             flags = {"sequence_start": True, "sequence_end": True}
             client.infer(model, tensors, sequence_id=number, **flags)
+        if triton.ONNX_BACKEND:
+            number, total = next(_SEQUENCE_IDS), 0
+            for step in range(4):
+                total += step
+                tensors = _tensors(module, {"INPUT": np.array([[step]], np.int32)})
+                flags = {"sequence_start": step == 0, "sequence_end": step == 3}
+                ending = number if step == 3 else 0
+                result = client.infer("dyna_sequence", tensors, sequence_id=number, **flags)
+                assert result.as_numpy("OUTPUT").tolist() == [[total + ending]]
 
     return infer
 
@@ -157,21 +280,31 @@ def _load(
 
 
 def _bulk(proxy: Adopting, directory: Path, number: int) -> None:
-    """Send requests by perf_analyzer, of each model over both protocols at once."""
+    """Send requests by perf_analyzer, of each model over its protocols at once."""
+    bulks = [*_BULK, *(_ONNX_BULK if triton.ONNX_BACKEND else ())]
+    each = max(_CONCURRENCY, number // sum(len(bulk.protocols) for bulk in bulks))
     data = directory / "inputs.json"
-    rows = np.random.default_rng().random((64, 4)).round(4).tolist()
-    data.write_text(json.dumps({"data": [{"X": row} for row in rows]}))
-    each = max(1, number // (2 * len(_BULK)))
-    for model in _BULK:
+    random = np.random.default_rng()
+    addresses = {_GRPC: proxy.grpc, _HTTP: proxy.http}
+    for bulk in bulks:
+        data.write_text(json.dumps({"data": [bulk.row(random) for _ in range(64)]}))
         clients = []
-        for protocol, address in (("grpc", proxy.grpc), ("http", proxy.http)):
-            flags = ["-m", model, "-i", protocol, "-u", address, f"--request-count={each}"]
-            flags += [f"--input-data={data}", "--concurrency-range=16", "--max-threads=2"]
-            argv = ["perf_analyzer", *flags, "--shape=X:4"]
-            clients.append(subprocess.Popen(argv, stdout=subprocess.PIPE, text=True))
+        for first_id, protocol in enumerate(bulk.protocols):
+            flags = ["-m", bulk.model, "-i", protocol, "-u", addresses[protocol]]
+            flags += [f"--input-data={data}", f"--concurrency-range={_CONCURRENCY}"]
+            flags += [f"--request-count={each}", *bulk.flags]
+            if bulk.flags is _SEQUENCES:
+                start = 1 + first_id * 1_000_000
+                flags.append(f"--sequence-id-range={start}:{start + 999_999}")
+            else:
+                flags.append("--max-threads=2")
+            argv = ["perf_analyzer", *flags]
+            clients.append(
+                subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            )
         for client in clients:
             output, _ = client.communicate(timeout=3600)
-            assert client.returncode == 0, output
+            assert client.returncode == 0, (bulk, output)
 
 
 def _run(proxy: Adopting, directory: Path, bulk: int) -> None:
@@ -197,7 +330,7 @@ def _run(proxy: Adopting, directory: Path, bulk: int) -> None:
         is_over.set()
         for thread in threads:
             thread.join()
-    assert not failures, failures
+    assert not failures, [str(failure) for failure in failures]
 
 
 def _settled(proxy: Adopting) -> dict[str, Any]:
@@ -213,15 +346,38 @@ def _settled(proxy: Adopting) -> dict[str, Any]:
     return reports[-1]
 
 
-@pytest.mark.parametrize("pair", ["python"], indirect=True)
-def test_traffic_moves_over_and_back(pair: Pair, tmp_path: Path) -> None:
+class _Servers(NamedTuple):
+    """Addresses of both servers over HTTP and gRPC."""
+
+    old: tuple[str, str]
+    new: tuple[str, str]
+
+
+@pytest.fixture
+def servers(venv: Path, tmp_path: Path) -> Iterator[_Servers]:
+    """Triton and a mesh with the same models."""
+    assert venv == triton.VENV
+    repository, flags = _repository(tmp_path / "models"), SERVERS["python"]
+    more = [triton.with_onnx_backend(tmp_path / "backends")] if triton.ONNX_BACKEND else []
+    with ExitStack() as stack:
+        with skipping():
+            real = stack.enter_context(
+                triton.running(repository, tmp_path / "triton.log", *flags, *more)
+            )
+        mesh = stack.enter_context(
+            running(repository, tmp_path / "nereid.log", *flags, *NEREID_FLAGS)
+        )
+        old, new = (
+            (f"127.0.0.1:{server.http_port}", f"127.0.0.1:{server.grpc_port}")
+            for server in (real.server, mesh)
+        )
+        yield _Servers(old, new)
+
+
+def test_traffic_moves_over_and_back(servers: _Servers, tmp_path: Path) -> None:
     if _RESPONSES and shutil.which("perf_analyzer") is None:
         pytest.skip("perf_analyzer is not in the PATH")
-    real, nereid = pair.triton.server, pair.nereid
-    old, new = (
-        (f"127.0.0.1:{server.http_port}", f"127.0.0.1:{server.grpc_port}")
-        for server in (real, nereid)
-    )
+    old, new = servers
     with adopting(*old, tmp_path, f"--to={new[0]}", f"--to-grpc={new[1]}") as proxy:
         rounds = max(_ROUNDS, _RESPONSES // _PER_ROUND)
         for _ in range(rounds):

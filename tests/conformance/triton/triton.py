@@ -19,6 +19,8 @@ from tests.conformance.row import Row
 from tests.support.mesh.mesh import ask, free_port, until
 
 VENV: Final = Path(os.environ.get("NEREID_TRITON_VENV") or triton.DEFAULT_VENV)
+# Directory of the backend onnxruntime in C++, built for this Triton: the wheel has none.
+ONNX_BACKEND: Final = os.environ.get("NEREID_TRITON_ONNX_BACKEND", "")
 _FLAGS: Final = (
     *("--exit-on-error=false", "--exit-timeout-secs=1", "--model-load-thread-count=4"),
     # Its models' processes start as slowly as the machine is busy.
@@ -110,6 +112,16 @@ class Triton:
         self.server.close()
         self._process.stop()
         triton.sweep(self.server.http_port)
+
+
+def with_onnx_backend(directory: Path) -> str:
+    """Return the flag for a directory of both backends, which is made."""
+    command = triton.command(VENV, directory, directory, (0, 0, 0))
+    backends = Path(command.argv[0]).parents[1] / "backends"
+    directory.mkdir()
+    for backend in (backends / "python", Path(ONNX_BACKEND)):
+        (directory / backend.name).symlink_to(backend.resolve(), target_is_directory=True)
+    return f"--backend-directory={directory}"
 
 
 def _await_models(process: ServerProcess, port: int) -> None:

@@ -1,6 +1,7 @@
 """`nereid adopt` between two meshes, of which one stands for the old server."""
 
 import contextlib
+import http.server
 import json
 import os
 import queue
@@ -276,26 +277,46 @@ def test_a_new_server_that_hangs_delays_nobody(proxy: Adopting, meshes: tuple[Me
     assert proxy.await_compared(100)["comparison"]["differing"] == 0
 
 
-def test_a_process_of_copies_that_dies_is_restarted(proxy: Adopting) -> None:
+def test_the_report_survives_the_death_of_the_process_of_copies(proxy: Adopting) -> None:
     client = tritonclient.grpc.InferenceServerClient(proxy.grpc)
-    for _ in range(3):
-        client.infer("same", _inputs(tritonclient.grpc))
-    proxy.await_compared(3)
     children = Path(f"/proc/{proxy.process.pid}/task/{proxy.process.pid}/children")
-    [copies] = map(int, children.read_text().split())
-    os.kill(copies, signal.SIGKILL)
+    sent = 0
 
-    def compares_anew() -> bool:
-        client.infer("same", _inputs(tritonclient.grpc))
-        report = proxy.report()
-        return bool(report["comparison"].get("compared"))
+    def infer(number: int) -> None:
+        nonlocal sent
+        for _ in range(number):
+            for model in ("same", "scaled"):
+                client.infer(model, _inputs(tritonclient.grpc), request_id=f"r{sent}")
+                sent += 1
 
-    until(compares_anew, "another process of copies")
-    report = proxy.report()
-    assert (report["failed"], report["responses"]["new"]) == (0, 0)
-    assert {"model": "same", "reason": "the process of copies died", "count": 3} in report[
-        "not_copied"
-    ]
+    for _ in range(2):
+        infer(10)
+        before = proxy.await_compared(sent)
+        # Some of them are compared after the report, which is the last checkpoint.
+        infer(10)
+        [copies] = map(int, children.read_text().split())
+        os.kill(copies, signal.SIGKILL)
+        infer(100)
+
+        def compares_anew(compared: int = before["comparison"]["compared"]) -> bool:
+            infer(1)
+            return bool(proxy.report()["comparison"].get("compared", 0) > compared)
+
+        until(compares_anew, "another process of copies")
+    report = proxy.await_compared(sent)
+    comparison = report["comparison"]
+    lost = sum(item["count"] for item in report["not_copied"])
+    full = sum(comparison["not_compared"].values())
+    assert comparison["compared"] + lost + full == sent == report["responses"]["old"]
+    assert {item["reason"] for item in report["not_copied"]} <= {"the process of copies died"}
+    assert comparison["compared"] >= 40
+    difference = _difference(report, "scaled")
+    [scaled] = [model for model in comparison["models"] if model["name"] == "scaled"]
+    assert difference["count"] == scaled["differing"] == scaled["compared"]
+    # The first of equally bad examples stay.
+    numbers = [int(example["request_id"][1:]) for example in difference["examples"]]
+    assert len(numbers) == 5
+    assert max(numbers) < 20
 
 
 def test_messages_that_are_too_large_have_no_copy(
@@ -344,12 +365,18 @@ class _OldServer:
         self._thread.start()
 
     def _serve(self) -> None:
-        connection, _ = self._listener.accept()
-        with connection:
-            while not self.received.endswith(b"end"):
-                self.received += connection.recv(65536)
-            connection.sendall(self._response)
-            connection.recv(1)
+        # The proxy's own calls end when they find no response.
+        while not self.received.endswith(b"end"):
+            connection, _ = self._listener.accept()
+            with connection:
+                received = connection.recv(65536)
+                if received.startswith(b"GET /v2 "):
+                    continue
+                while not received.endswith(b"end"):
+                    received += connection.recv(65536)
+                self.received = received
+                connection.sendall(self._response)
+                connection.recv(1)
 
     def close(self) -> None:
         self._listener.close()
@@ -389,6 +416,109 @@ def test_responses_are_passed_on_byte_by_byte(
         old.close()
 
 
+def test_models_that_only_one_server_has_are_reported(
+    meshes: tuple[Mesh, Mesh], tmp_path: Path
+) -> None:
+    old, _ = meshes
+    e2e_models.save_scaler(tmp_path / "models", "same", 2, "")
+    e2e_models.save_scaler(tmp_path / "models", "new_one", 2, "")
+    with contextlib.ExitStack() as stack:
+        new = stack.enter_context(running(tmp_path / "models", tmp_path / "log"))
+        proxy = stack.enter_context(adopting(old.http, old.grpc, tmp_path, *_to(new)))
+        client = tritonclient.grpc.InferenceServerClient(proxy.grpc)
+        for model in ("same", "scaled", "scaled"):
+            client.infer(model, _inputs(tritonclient.grpc))
+        with pytest.raises(InferenceServerException, match="unknown model"):
+            client.infer("new_one", _inputs(tritonclient.grpc))
+        report = proxy.await_compared(4)
+        text = proxy.text_report()
+    found = {item["model"]: item["difference"] for item in report["control_calls"]["differences"]}
+    lacks, has = (
+        "only the old server serves it: the mesh has no such version",
+        "only the mesh serves it: the old server has no such version",
+    )
+    assert found == {
+        "new_one version 1": has,
+        **{f"{model} version 1": lacks for model in ("repeat", "scaled", "sequence")},
+    }
+    # Each inference to such a model differs by its status.
+    for model, number in (("scaled", 2), ("new_one", 1)):
+        difference = _difference(report, model)
+        assert (difference["kind"], difference["count"]) == ("status", number)
+    assert report["comparison"]["differing"] == 3
+    assert report["unexplained"] == 4 + 2
+    assert f"  ready of scaled version 1: {lacks}" in text
+    assert "6 kinds of difference are not explained" in text
+
+
+def test_an_old_server_that_is_slower_is_reported(
+    meshes: tuple[Mesh, Mesh], tmp_path: Path
+) -> None:
+    _, new = meshes
+    hold = threading.Event()
+    with _slow_server(hold) as (old, calls), adopting(old, old, tmp_path, *_to(new)) as proxy:
+        clients = [
+            threading.Thread(target=proxy.get, args=("/v2/models/same/infer", "POST", _BODY))
+            for _ in range(5)
+        ]
+        for client in clients:
+            client.start()
+        # All clients wait for the old server, and only for it: nothing was copied yet.
+        for _ in clients:
+            assert calls.get(timeout=30)
+        assert proxy.report()["comparison"]["compared"] == 0
+        hold.set()
+        for client in clients:
+            client.join()
+        report = proxy.await_compared(5)
+        text = proxy.text_report()
+    [model] = report["comparison"]["models"]
+    assert (model["compared"], model["differing"]) == (5, 0)
+    assert model["latency_ms"]["old"]["p50"] > model["latency_ms"]["new"]["p50"]
+    assert "  latency: p50 " in text
+    assert "control calls were not compared" in report["control_calls"]["unavailable"]
+
+
+_BODY = json.dumps(
+    {"inputs": [{"name": "INPUT0", "shape": [1, 8], "datatype": "FP32", "data": [1] * 8}]}
+).encode()
+
+
+@contextlib.contextmanager
+def _slow_server(hold: threading.Event) -> Iterator[tuple[str, queue.Queue[str]]]:
+    """A server whose inferences wait for an event; its address, and the paths of inferences."""
+    calls: queue.Queue[str] = queue.Queue()
+    output = {"name": "OUTPUT0", "shape": [1, 8], "datatype": "FP32", "data": [2] * 8}
+    reply = json.dumps({"model_name": "same", "model_version": "1", "outputs": [output]}).encode()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            if self.path.endswith("/infer"):
+                calls.put(self.path)
+                hold.wait(60)
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(reply)))
+            self.end_headers()
+            self.wfile.write(reply)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"127.0.0.1:{server.server_port}", calls
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
 def test_changes_reach_both_servers(proxy: Adopting, meshes: tuple[Mesh, Mesh]) -> None:
     status, _ = proxy.get("/v2/logging", "POST", b'{"log_verbose_level": 1}')
     assert status == 200
@@ -421,7 +551,7 @@ def test_the_check_says_what_would_not_be_served(meshes: tuple[Mesh, Mesh], tmp_
     ("flags", "error"),
     [
         (("localhost:1",), "give either --to, or --model-repository"),
-        (("https://localhost:1", "--to=b:1"), "expected host:port"),
+        (("ftp://localhost:1", "--to=b:1"), "expected host:port"),
         (("localhost:1", "--to=b:1", "--rules=y: near"), "'near' is no rule"),
         (("localhost:1", "--to=b:1", "--weight=101"), "from 0 to 100"),
         (("turn", "1", "--control=/nowhere/adopt.sock"), "no proxy can be reached"),

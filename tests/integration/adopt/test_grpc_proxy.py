@@ -1,7 +1,7 @@
 """What the proxy of `nereid adopt` makes of gRPC, beside a small service."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -25,8 +25,15 @@ _WAYS = pytest.mark.parametrize("way", [MODEL_INFER, "/test/Echo"])
 
 
 @asynccontextmanager
-async def proxied(infer: str = "echo") -> AsyncIterator[tuple[Site, str, SocketChannel]]:
-    """Run a service and a proxy before it, and connect a client. infer: method of inferences."""
+async def proxied(
+    infer: str = "echo",
+    max_held_bytes: int = 1 << 30,
+    on_proxy: Callable[[Proxy], None] = lambda _: None,
+) -> AsyncIterator[tuple[Site, str, SocketChannel]]:
+    """Run a service and a proxy before it, and connect a client.
+
+    infer: method of inferences. on_proxy: called with the proxy.
+    """
     site = Site()
     handlers = site.handlers()
     unary = {**handlers.unary, MODEL_INFER: getattr(site, infer)}
@@ -36,7 +43,10 @@ async def proxied(infer: str = "echo") -> AsyncIterator[tuple[Site, str, SocketC
     options = CopyOptions(
         (address, _NOBODY), (address, _NOBODY), parse_rules({}), TallyOptions(), 5
     )
-    proxy = Proxy(options, max_queued_bytes=1 << 20, max_copied_bytes=64 << 20)
+    proxy = Proxy(
+        options, max_queued_bytes=1 << 20, max_copied_bytes=64 << 20, max_held_bytes=max_held_bytes
+    )
+    on_proxy(proxy)
     _, port = await proxy.open("127.0.0.1:0", "127.0.0.1:0")
     channel = SocketChannel(port)
     try:
@@ -192,3 +202,40 @@ async def test_a_server_that_closes_each_connection_is_unavailable() -> None:
         await channel.close()
         await proxy.close()
         server.close()
+
+
+async def test_bytes_in_flight_are_bounded_and_released() -> None:
+    proxies: list[Proxy] = []
+    most = 0
+
+    def watch() -> None:
+        nonlocal most
+        most = max(most, held.size_bytes)
+
+    async with proxied(max_held_bytes=3 << 20, on_proxy=proxies.append) as (_, _, channel):
+        held = proxies[0].site.held_bytes
+        bodies = [bytes([number]) * 1_000_000 for number in range(20)]
+        calls = [asyncio.ensure_future(channel.unary(MODEL_INFER, body)) for body in bodies]
+        while not all(call.done() for call in calls):
+            await asyncio.sleep(0)
+            watch()
+        assert [call.result() for call in calls] == bodies
+        assert 2_000_000 < most <= (3 << 20) + 40 * 16_384
+        # Copies are recorded a moment after the responses.
+        while held.size_bytes:
+            await asyncio.sleep(0)
+        # The connection serves on.
+        assert await channel.unary(MODEL_INFER, b"small") == b"small"
+
+
+async def test_a_cancelled_call_holds_nothing() -> None:
+    proxies: list[Proxy] = []
+    async with proxied(infer="hold", on_proxy=proxies.append) as (site, _, channel):
+        held = proxies[0].site.held_bytes
+        call = asyncio.ensure_future(channel.unary(MODEL_INFER, bytes(100_000)))
+        await site.seen.wait()
+        assert held.size_bytes > 100_000
+        call.cancel()
+        await site.cancelled.wait()
+        while held.size_bytes:
+            await asyncio.sleep(0)

@@ -1,6 +1,7 @@
 """What the proxy of `nereid adopt` makes of HTTP/1.1, beside a scripted old server."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -9,6 +10,8 @@ import pytest
 from nereid.comparison.rules import parse_rules
 from nereid.comparison.tally import TallyOptions
 from nereid_adopt.copies.process import CopyOptions
+from nereid_adopt.proxy.held_bytes import NO_SPACE
+from nereid_adopt.proxy.recorder import BROKEN_SEQUENCE
 from nereid_adopt.running_proxy import Proxy
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -36,7 +39,7 @@ class OldServer:
 
 @asynccontextmanager
 async def proxied(
-    script: Script, max_copied_bytes: int = 1 << 20
+    script: Script, max_copied_bytes: int = 1 << 20, max_held_bytes: int = 1 << 30
 ) -> AsyncIterator[tuple[OldServer, Proxy, Callable[[], Awaitable[Streams]]]]:
     """Run an old server and a proxy before it; the last value connects a client."""
     old = OldServer(script)
@@ -45,7 +48,12 @@ async def proxied(
     options = CopyOptions(
         (address, _NOBODY), (address, _NOBODY), parse_rules({}), TallyOptions(), 5
     )
-    proxy = Proxy(options, max_queued_bytes=1 << 20, max_copied_bytes=max_copied_bytes)
+    proxy = Proxy(
+        options,
+        max_queued_bytes=1 << 20,
+        max_copied_bytes=max_copied_bytes,
+        max_held_bytes=max_held_bytes,
+    )
     http, _ = await proxy.open("127.0.0.1:0", "127.0.0.1:0")
     host, _, port = http.rpartition(":")
     clients: list[asyncio.StreamWriter] = []
@@ -303,3 +311,56 @@ async def test_equal_requests_get_their_own_responses(size: int) -> None:
                 assert await read_response(reader) == b"/v2/models/m/infer " + body
         assert old.connections == 3
         assert proxy.site.recorder.responses[0] == 15
+
+
+async def test_slow_clients_together_hold_a_bounded_number_of_bytes() -> None:
+    """Each gets its own response, also without a copy, and a small request has one."""
+    async with proxied(echo, max_held_bytes=3 << 20) as (_, proxy, connect):
+        held, target = proxy.site.held_bytes, b"/v2/models/m/infer"
+        bodies = [bytes([number]) * 1_000_000 for number in range(20)]
+        clients = [await connect() for _ in bodies]
+        for (_, writer), body in zip(clients, bodies, strict=True):
+            writer.write(post(target, body)[:-1])
+            await writer.drain()
+        reader, writer = await connect()
+        for _ in range(3):
+            writer.write(post(target, b"small"))
+            assert await read_response(reader) == target + b" small"
+        # At most the small begin of each one beyond the limit.
+        assert 2_000_000 < held.size_bytes <= (3 << 20) + 20 * 16_384
+        for (_, writer), body in zip(clients, bodies, strict=True):
+            writer.write(body[-1:])
+        for (reader, _), body in zip(clients, bodies, strict=True):
+            assert await read_response(reader) == target + b" " + body
+        # Copies are recorded a moment after the responses.
+        while held.size_bytes:
+            await asyncio.sleep(0)
+        not_copied = proxy.site.recorder.not_copied
+        assert not_copied.keys() == {("m", NO_SPACE)}
+        assert 17 <= not_copied["m", NO_SPACE] <= 20
+
+
+async def test_a_disconnected_client_holds_nothing() -> None:
+    async with proxied(echo, max_held_bytes=3 << 20) as (_, proxy, connect):
+        _, writer = await connect()
+        writer.write(post(b"/v2/models/m/infer", bytes(1_000_000))[:-1])
+        while proxy.site.held_bytes.size_bytes != 999_999:
+            await asyncio.sleep(0)
+        writer.transport.abort()
+        while proxy.site.held_bytes.size_bytes:
+            await asyncio.sleep(0)
+
+
+async def test_a_sequence_without_space_is_not_compared_until_it_starts_anew() -> None:
+    async with proxied(echo, max_held_bytes=0) as (_, proxy, connect):
+        reader, writer = await connect()
+        target = b"/v2/models/m/infer"
+        for size in (100_000, 10):
+            text = json.dumps({"parameters": {"sequence_id": 1}}).encode()
+            head = b"Inference-Header-Content-Length: %d\r\n" % len(text)
+            writer.write(post(target, text + bytes(size), head))
+            assert (await read_response(reader)).endswith(bytes(size))
+        not_copied = proxy.site.recorder.not_copied
+        while ("m", BROKEN_SEQUENCE) not in not_copied:
+            await asyncio.sleep(0)
+        assert not_copied == {("m", NO_SPACE): 1, ("m", BROKEN_SEQUENCE): 1}

@@ -55,6 +55,13 @@ class Adopting:
         document: dict[str, Any] = json.loads(result.stdout)
         return document
 
+    def text_report(self) -> str:
+        """The report as text."""
+        argv = [*NEREID, "report", self._control]
+        return subprocess.run(
+            argv, stdout=subprocess.PIPE, text=True, timeout=STOP_S, check=False
+        ).stdout
+
     def await_compared(self, number: int) -> dict[str, Any]:
         """The report, as soon as so many inferences were compared or left out."""
         report: dict[str, Any] = {}

@@ -46,7 +46,9 @@ state { input_name: "SUM" output_name: "SUM_OUT" data_type: TYPE_INT32 dims: [1]
 """
 
 
-def save(root: Path, name: str, backend: str, prefix: str = "") -> None:
+def save(
+    root: Path, name: str, backend: str, prefix: str = "", *, with_warmup: bool = True
+) -> None:
     """Add one of NAMES to a repository, with a prefix to its name."""
     correlation = NAMES[name]
     flags = ("START", "READY", "END") if correlation else ("START", "READY")
@@ -55,7 +57,7 @@ def save(root: Path, name: str, backend: str, prefix: str = "") -> None:
         controls += _CONTROL.format("CORRID", f"data_type: TYPE_{correlation}")
     strategy = _OLDEST if correlation else "direct { }"
     warmup = ""
-    if correlation != "STRING":
+    if with_warmup and correlation != "STRING":
         zeros = "".join(_ZEROS.format(each, "INT32") for each in ("INPUT", *flags))
         warmup = _WARMUP.format(zeros + (correlation and _ZEROS.format("CORRID", correlation)))
     if backend == "python":

@@ -22,6 +22,8 @@ _REGION: Final = b"shared_memory_region"
 _GZIP_OR_ZLIB: Final = zlib.MAX_WBITS | 32
 _SEARCHED_BYTES: Final = 4096
 _MAX_DECODED_BYTES: Final = 256 << 20
+# Tags of a ModelInferRequest's model, version, id and parameters.
+_LEADING_TAGS: Final = b"\x0a\x12\x1a\x22"
 
 
 class RegionRange(NamedTuple):
@@ -102,6 +104,30 @@ def grpc_facts(message: bytes) -> tuple[str, RequestFacts]:
     parameters = parameters_of(request.parameters)
     step = _step(request.model_name, parameters.get("sequence_id", 0), parameters)
     return request.model_name, RequestFacts(step, inputs, outputs)
+
+
+def grpc_leading_facts(content: bytes) -> tuple[str, RequestFacts]:
+    """Return the model and the facts that the begin of a gRPC request has.
+
+    All known clients send the parameters before the tensors.
+    """
+    at = end = 0
+    while at < len(content):
+        # Each field before the tensors is a length and as many bytes.
+        is_before_tensors = content[at] in _LEADING_TAGS
+        size = shift = 0
+        at += 1
+        while is_before_tensors and at < len(content):
+            size |= (content[at] & 0x7F) << shift
+            shift += 7
+            at += 1
+            if content[at - 1] < 0x80:
+                break
+        at += size
+        if not is_before_tensors or at > len(content):
+            break
+        end = at
+    return grpc_facts(content[:end])
 
 
 def model_of(message: bytes) -> str:

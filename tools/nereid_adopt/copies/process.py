@@ -24,11 +24,13 @@ from nereid_adopt.proxy.recorder import (
     HttpReply,
     StreamEvent,
 )
+from nereid_perf.endpoint import Endpoint, TlsSettings
 
 if TYPE_CHECKING:
     from nereid.comparison.responses import Response
     from nereid.comparison.rules import Rules
     from nereid_adopt.calls.traffic import SequenceStep
+    from nereid_perf.endpoint import Protocol
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +48,19 @@ class CopyOptions(NamedTuple):
     rules: Rules
     tally: TallyOptions
     timeout_s: float
+    # `None` for servers in clear text.
+    http_tls: tuple[TlsSettings | None, TlsSettings | None] = (None, None)
+    grpc_tls: tuple[TlsSettings | None, TlsSettings | None] = (None, None)
+
+    def endpoints(self, protocol: Protocol) -> tuple[Endpoint, Endpoint]:
+        """Return both servers' ports for a protocol."""
+        addresses, tls = (
+            (self.http_addresses, self.http_tls)
+            if protocol == "http"
+            else (self.grpc_addresses, self.grpc_tls)
+        )
+        old, new = (Endpoint(protocol, *pair) for pair in zip(addresses, tls, strict=True))
+        return old, new
 
 
 class Copies:
@@ -53,7 +68,9 @@ class Copies:
 
     def __init__(self, options: CopyOptions) -> None:
         self.tally = Tally(options.rules, options.tally)
-        self._sender = CopySender(options.http_addresses, options.grpc_addresses, options.timeout_s)
+        self._sender = CopySender(
+            options.endpoints("http"), options.endpoints("grpc"), options.timeout_s
+        )
         self._slots = asyncio.Semaphore(_MAX_COPIES)
         self._tasks: set[asyncio.Task[None]] = set()
         self._last_of_sequence: dict[tuple[str, str], asyncio.Task[None]] = {}
@@ -89,9 +106,6 @@ class Copies:
 
         def on_done(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
-            if not task.cancelled() and (error := task.exception()) is not None:
-                _log.error("copy failed: model=%s error=%r", call.model, error)
-                self.tally.add_not_compared(call.model, "the copy failed")
             for _ in range(slots):
                 self._slots.release()
             if key is not None and self._last_of_sequence.get(key) is task:
@@ -111,6 +125,8 @@ class Copies:
             )
         elif number in self._streams:
             self._streams[number].on_event(event)
+        elif event.kind == "request":
+            self.tally.settled[event.model] += 1
 
     def _forget_stream(self, number: int) -> None:
         self._streams.pop(number, None)
@@ -128,6 +144,17 @@ class Copies:
         await self._sender.close()
 
     async def _copy(self, call: CopiedCall, earlier: asyncio.Task[None] | None) -> None:
+        try:
+            await self._send_and_compare(call, earlier)
+        except Exception as error:
+            # A defect costs one comparison.
+            _log.error("copy failed: model=%s error=%r", call.model, error)
+            self.tally.add_not_compared(call.model, "the copy failed")
+        finally:
+            # In the same turn as its count, so that no checkpoint has only one of them.
+            self.tally.settled[call.model] += 1
+
+    async def _send_and_compare(self, call: CopiedCall, earlier: asyncio.Task[None] | None) -> None:
         if earlier is not None:
             await asyncio.wait({earlier})
         if self._is_broken(call.step):

@@ -18,6 +18,7 @@ from nereid_adopt.proxy.recorder import GrpcReply, HttpReply, pieces_of
 
 if TYPE_CHECKING:
     from nereid_adopt.proxy.recorder import CopiedCall
+    from nereid_perf.endpoint import Endpoint
 
 _OWN_HEADERS: Final = frozenset(
     (b"accept-encoding", b"connection", b"content-encoding", b"content-length", b"expect",
@@ -34,16 +35,18 @@ class CopySender:
 
     def __init__(
         self,
-        http_addresses: tuple[str, str],
-        grpc_addresses: tuple[str, str],
+        http: tuple[Endpoint, Endpoint],
+        grpc: tuple[Endpoint, Endpoint],
         timeout_s: float,
     ) -> None:
-        self._http_addresses = http_addresses
+        self._http = [(endpoint.address, endpoint.client_tls()) for endpoint in http]
         self._timeout_s = timeout_s
         self._heads = ResponseHeads()
         self._idle: dict[Side, list[HttpServerConnection]] = {side: [] for side in Side}
-        options = ChannelOptions()
-        self.channels = {side: SocketChannel(grpc_addresses[side], options) for side in Side}
+        self.channels = {
+            side: SocketChannel(grpc[side].address, ChannelOptions(tls=grpc[side].client_tls()))
+            for side in Side
+        }
 
     async def send(self, call: CopiedCall) -> tuple[HttpReply | GrpcReply, float]:
         """Send a call to the other side; return its response and latency in seconds.
@@ -79,9 +82,8 @@ class CopySender:
         parts = [b"POST %s HTTP/1.1\r\n%s\r\n" % (target, head), body]
         side = call.side.other
         idle = self._idle[side]
-        connection = (
-            idle.pop() if idle else HttpServerConnection(self._http_addresses[side], self._heads)
-        )
+        address, tls = self._http[side]
+        connection = idle.pop() if idle else HttpServerConnection(address, self._heads, tls)
         try:
             async with asyncio.timeout(self._timeout_s):
                 response = await connection.request(parts)

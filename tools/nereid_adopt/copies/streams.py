@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -92,6 +92,8 @@ class StreamCopy:
         self._responses: dict[str, _Responses] = {}
         self._is_broken = False
         self._waiting_bytes = 0
+        # Requests by model, as the proxy counts them, of which nothing was compared.
+        self._unsettled: Counter[str] = Counter()
         self._statuses: dict[Side, str] = {}
         self._stream: ClientStream = channel.stream(
             begin.path,
@@ -104,6 +106,7 @@ class StreamCopy:
         """Handle an event of the stream that the client sees."""
         match event.kind:
             case "request":
+                self._unsettled[event.model] += 1
                 self._on_request(event.message)
             case "response":
                 self._add(self._side, event.message)
@@ -173,6 +176,14 @@ class StreamCopy:
         self._waiting_bytes -= sum(map(_size_of, (*old, *new)))
         inputs = self._inputs.get(request_id, {})
         self._tally.add(Exchange(self._model, inputs, old, new, request_id=request_id))
+        for model in self._unsettled:
+            # More than one comparison may belong to a request.
+            self._settle(Counter({model: 1}))
+            break
+
+    def _settle(self, settled: Counter[str]) -> None:
+        self._tally.settled += settled
+        self._unsettled -= settled
 
     def _end(self, side: Side, status: str) -> None:
         self._statuses[side] = status
@@ -184,8 +195,7 @@ class StreamCopy:
                 old, new = map(with_end, responses.take_all())
                 if old or new:
                     self._compare(request_id, old, new)
-            self._responses.clear()
-            self._on_closed()
+            self._close()
 
     def _break(self, reason: str) -> None:
         """Compare what both servers have sent, and end the copy."""
@@ -196,8 +206,12 @@ class StreamCopy:
             old, new = responses.take_pairs()
             if old:
                 self._compare(request_id, old, new)
-        self._responses.clear()
         if reason:
             self._tally.add_not_compared(self._model, reason)
         self._stream.cancel()
+        self._close()
+
+    def _close(self) -> None:
+        self._responses.clear()
+        self._settle(self._unsettled)
         self._on_closed()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nereid.core.known_backends import ENSEMBLE_PLATFORM, KNOWN_BACKENDS
 from nereid.core.terminal import print_error, print_lines
+from nereid_adopt.forecast.config_differences import config_differences
 from nereid_adopt.forecast.known_differences import KNOWN_DIFFERENCES
 from nereid_explain.server import CannotAskError, Server
 
@@ -21,13 +22,11 @@ _PROGRAM: Final = "nereid adopt --check"
 _TIMEOUT_S: Final = 30.0
 _CHECK_TIMEOUT_S: Final = 600.0
 _BACKENDS: Final = frozenset({known.backend for known in KNOWN_BACKENDS} - {"tensorflow"})
-# Fields whose values depend on the machine, or that both servers fill in in their own way.
-_OWN_FIELDS: Final = frozenset({"instance_group", "optimization", "model_transaction_policy"})
 
 
-def check_server(http: str, repositories: Sequence[str], *, as_json: bool) -> int:
+def check_server(url: str, ca_file: str, repositories: Sequence[str], *, as_json: bool) -> int:
     """Print what will differ; return 0, or 1 if a model would not be served, or 2."""
-    server = Server(f"http://{http}", "", {}, _TIMEOUT_S, "")
+    server = Server(url, "", {}, _TIMEOUT_S, ca_file)
     try:
         document = _document(server, _checked(repositories) if repositories else None)
     except (CannotAskError, OSError, ValueError, subprocess.SubprocessError) as error:
@@ -67,7 +66,7 @@ def _model(
         elif found["state"] != "READY":
             problems.append(f"{found['state']}: {found['reason']}")
         else:
-            differences += _config_differences(config, found["config"] or {})
+            differences += config_differences(config, found["config"] or {})
         problems += (
             f"{finding['message']} [{finding['code']}]"
             for finding in (ours or {}).get("findings", ())
@@ -102,31 +101,6 @@ def _checked(repositories: Sequence[str]) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"nereid check: {result.stderr.strip()}") from error
     return {model["name"]: model for model in document["models"]}
-
-
-def _config_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Return fields with different values; a default value equals a missing field."""
-    return [
-        f"{field}: {json.dumps(old.get(field))} -> {json.dumps(new.get(field))}"
-        for field in sorted({*old, *new} - _OWN_FIELDS)
-        if _without_defaults(old.get(field)) != _without_defaults(new.get(field))
-    ]
-
-
-def _without_defaults(value: Any) -> Any:
-    if isinstance(value, dict):
-        kept = {name: _without_defaults(item) for name, item in value.items()}
-        return {name: item for name, item in kept.items() if item is not None} or None
-    if isinstance(value, list):
-        # Tensors that a backend completes come in any order.
-        return sorted(map(_without_defaults, value), key=str) or None
-    # Numbers of 64 bits are text in protobuf's JSON.
-    if value in (0, "0", "", False, None) or value in _DEFAULT_NAMES:
-        return None
-    return str(value)
-
-
-_DEFAULT_NAMES: Final = ("FORMAT_NONE", "MODEL_PRIORITY_DEFAULT", "REJECT")
 
 
 def _lines(document: Mapping[str, Any]) -> Iterator[str]:

@@ -17,8 +17,9 @@ from nereid.rpc.http2.frames import Code
 from nereid.rpc.net.dialing import Dialer
 from nereid.rpc.net.tls_files import reason
 from nereid_adopt.calls.kinds import CallKind, grpc_call
-from nereid_adopt.calls.requests import NO_FACTS, grpc_facts, model_of
+from nereid_adopt.calls.requests import NO_FACTS, grpc_facts, grpc_leading_facts
 from nereid_adopt.calls.traffic import Side
+from nereid_adopt.proxy.held_bytes import NO_SPACE, Holder
 from nereid_adopt.proxy.http2_streams import Http2ClientConnection, Http2ServerConnection
 from nereid_adopt.proxy.http2_transport import StreamProtocol
 from nereid_adopt.proxy.http_server import CONNECT_TIMEOUT_S
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from nereid.rpc.grpc.messages import AllocateBuffer
     from nereid.rpc.grpc.status import RpcError
     from nereid.rpc.net.inflation import Inflation
+    from nereid.rpc.net.tls_files import Tls
     from nereid_adopt.calls.traffic import SequenceStep
     from nereid_adopt.proxy.proxy_stream import Block, ProxyStream
     from nereid_adopt.proxy.site import Site
@@ -43,6 +45,8 @@ _PREFIX_BYTES: Final = 5
 _ATTEMPTS: Final = 2
 # Connections that may be closed while a call waits for a stream.
 _DIALS: Final = 3
+# So much of a request that is not kept has its model and parameters.
+_BEGIN_BYTES: Final = 16384
 _LOST: Final = "the connection to the server was lost"
 _HEAD: Final = b"\x88" + literal_at(31, b"application/grpc")
 
@@ -54,7 +58,8 @@ class GrpcClient:
         self.site = site
         self.draw = site.traffic.draw_connection()
         self.servers = tuple(
-            GrpcServer(address, self._on_connected) for address in site.grpc_addresses
+            GrpcServer(address, self._on_connected, tls)
+            for address, tls in zip(site.grpc_addresses, site.grpc_tls, strict=True)
         )
         self.tasks: set[asyncio.Task[None]] = set()
         self._protocol: StreamProtocol[Http2ClientConnection] | None = None
@@ -106,6 +111,7 @@ class GrpcClient:
         response = _Response(
             stream,
             self.site.max_copied_bytes,
+            Holder(self.site.held_bytes),
             on_done,
             may_refuse=stream is not None and side is Side.NEW,
         )
@@ -159,9 +165,15 @@ class GrpcClient:
 class GrpcServer:
     """Connection to a server over HTTP/2, dialled when it is needed."""
 
-    def __init__(self, address: str, on_connected: Callable[[Http2ServerConnection], None]) -> None:
+    def __init__(
+        self,
+        address: str,
+        on_connected: Callable[[Http2ServerConnection], None],
+        tls: Tls | None = None,
+    ) -> None:
         self._address = address
         self._on_connected = on_connected
+        self._tls = tls
         self._dialer = Dialer(address, CONNECT_TIMEOUT_S)
         self._connection: Http2ServerConnection | None = None
         self._dialing: asyncio.Task[StreamProtocol[Http2ServerConnection]] | None = None
@@ -172,7 +184,7 @@ class GrpcServer:
             connection = self._connection
             if connection is None or not connection.usable:
                 if self._dialing is None:
-                    self._dialing = asyncio.ensure_future(self._dialer.connect(_dial, None))
+                    self._dialing = asyncio.ensure_future(self._dialer.connect(_dial, self._tls))
                     self._dialing.add_done_callback(self._on_dialed)
                 connection = (await asyncio.shield(self._dialing)).connection
             free = asyncio.Event()
@@ -271,6 +283,7 @@ class _Response(StreamOwner):
         self,
         client: ProxyStream | None,
         max_bytes: int,
+        held: Holder,
         on_done: Callable[[_Response], None],
         *,
         may_refuse: bool,
@@ -280,6 +293,8 @@ class _Response(StreamOwner):
         self._client = client
         self._may_refuse = may_refuse
         self._max_bytes = max_bytes
+        self._held_bytes = held
+        self.why_not_kept = ""
         self._on_done = on_done
         self._held: Block | None = None
         self.server: ProxyStream | None = None
@@ -298,8 +313,8 @@ class _Response(StreamOwner):
 
     @property
     def content(self) -> list[bytes] | None:
-        """The response's content in pieces; `None` if it was too large to be kept."""
-        return None if self.content_bytes > self._max_bytes else self._content
+        """The response's content in pieces; `None` if it was not kept."""
+        return None if self.why_not_kept else self._content
 
     def on_head(self, block: Block) -> None:
         self.head = block
@@ -315,10 +330,16 @@ class _Response(StreamOwner):
             self.before_message = None
         self._pass_on_head()
         self.content_bytes += len(content)
-        if self.content_bytes <= self._max_bytes:
-            self._content.append(content)
-        else:
+        if not self.why_not_kept:
+            if self.content_bytes > self._max_bytes:
+                self.why_not_kept = "the response is too large"
+            elif not self._held_bytes.add(len(content)):
+                self.why_not_kept = NO_SPACE
+            else:
+                self._content.append(content)
+        if self.why_not_kept:
             self._content.clear()
+            self._held_bytes.release()
         if self._client is not None:
             self._client.send_content(content)
             if self._client.is_full and self.server is not None:
@@ -389,6 +410,7 @@ class UnaryCall(StreamOwner):
         self._kind = kind
         self._content: list[bytes] = []
         self._content_bytes = 0
+        self._held = Holder(client.site.held_bytes)
         self._response: _Response | None = None
         # The attributes of an inference follow.
         self._side = Side.OLD
@@ -407,16 +429,31 @@ class UnaryCall(StreamOwner):
         """Keep the request, or pass on one that is too large."""
         self._content.append(content)
         self._content_bytes += len(content)
+        if self._content_bytes > self._client.site.max_copied_bytes:
+            self._pass_on_unread("the request is too large")
+        elif not self._held.add(len(content)):
+            self._pass_on_unread(NO_SPACE)
+
+    def _pass_on_unread(self, reason: str) -> None:
+        """Pass on the request as it arrives."""
         site = self._client.site
-        if self._content_bytes > site.max_copied_bytes:
-            if self._kind is CallKind.INFER:
-                model = model_of(self._content[0][_PREFIX_BYTES:])
-                site.recorder.skip(model, "the request is too large")
-            call = StreamCall(self._client, self._stream, self._head, self._path, copied=False)
-            self._stream.owner = call
-            for piece in self._content:
-                call.on_content(piece)
-            self._content.clear()
+        side = site.traffic.side_of_other_calls()
+        if self._kind is CallKind.INFER:
+            begin = b"".join(self._content)[_PREFIX_BYTES : _PREFIX_BYTES + _BEGIN_BYTES]
+            is_compressed = self._content[0][:1] != b"\0"
+            model, facts = ("", NO_FACTS) if is_compressed else grpc_leading_facts(begin)
+            if facts.step is not None:
+                side = site.side_of_request(facts)
+            site.recorder.skip(model, reason, facts.step)
+        call = StreamCall(
+            self._client, self._stream, self._head, self._path, copied=False, side=side
+        )
+        # Its queue has what was held.
+        call.held = self._held
+        self._stream.owner = call
+        for piece in self._content:
+            call.on_content(piece)
+        self._content.clear()
 
     def on_end(self, trailers: Block | None) -> None:  # noqa: ARG002 - they have no meaning in gRPC
         """Send the request."""
@@ -427,8 +464,9 @@ class UnaryCall(StreamOwner):
 
     def on_reset(self, code: int, *, processed: bool) -> None:  # noqa: ARG002
         """Cancel the call."""
-        if self._response is not None:
+        if self._response is not None and not self._response.is_done:
             self._response.cancel()
+            self._response = None
 
     def on_writable(self) -> None:
         """Read on."""
@@ -465,6 +503,8 @@ class UnaryCall(StreamOwner):
             if response.status and self._request is not None:
                 self._latency_s = perf_counter() - self._begin
                 recorder.record_later(self._record)
+            else:
+                self._response = None
         elif self._side is Side.NEW:
             recorder.failovers += 1
             if self._facts.step is not None:
@@ -476,6 +516,7 @@ class UnaryCall(StreamOwner):
             self._attempt(Side.OLD)
         else:
             recorder.failures += 1
+            self._response = None
             fail_call(self._stream, _UNREACHABLE)
 
     def _record(self) -> None:
@@ -483,11 +524,13 @@ class UnaryCall(StreamOwner):
         request, response = self._request, self._response
         assert request is not None
         assert response is not None
+        # The response refers to this call: what both hold is released with the last reference.
+        self._response = None
         if not recorder.may_copy(model, facts):
             return
         content = response.content
         if content is None:
-            recorder.skip(model, "the response is too large", facts.step)
+            recorder.skip(model, response.why_not_kept, facts.step)
             return
         if self._inputs is None or self._outputs is None:
             recorder.skip(model, NO_REGION, facts.step)
@@ -549,8 +592,15 @@ class StreamCall(StreamOwner):
     With copies, the server is chosen when the first message has arrived.
     """
 
-    def __init__(
-        self, client: GrpcClient, stream: ProxyStream, head: Block, path: str, *, copied: bool
+    def __init__(  # noqa: PLR0913 - by keyword
+        self,
+        client: GrpcClient,
+        stream: ProxyStream,
+        head: Block,
+        path: str,
+        *,
+        copied: bool,
+        side: Side | None = None,
     ) -> None:
         self._client = client
         self._stream = stream
@@ -566,12 +616,13 @@ class StreamCall(StreamOwner):
         max_bytes = client.site.max_copied_bytes
         self._requests = Messages(self._on_request, max_bytes) if copied else None
         self._responses = Messages(self._on_response, max_bytes) if copied else None
+        self.held: Holder | None = None
         # Events and steps wait until the server is connected.
         self._events: list[StreamEvent] = []
         self._steps: list[SequenceStep] = []
         self._replies = _StreamReplies(self)
         if self._requests is None:
-            self._choose(client.site.traffic.side_of_other_calls())
+            self._choose(client.site.traffic.side_of_other_calls() if side is None else side)
         else:
             self._number = client.site.next_stream()
             self._requests.begin(head)
@@ -606,6 +657,7 @@ class StreamCall(StreamOwner):
 
     def on_reset(self, code: int, *, processed: bool) -> None:  # noqa: ARG002
         """Cancel the call."""
+        self._release()
         self._record("cancel")
         if self._server is not None:
             self._server.reset(Code.CANCEL)
@@ -635,17 +687,23 @@ class StreamCall(StreamOwner):
 
     def on_response_end(self, trailers: Block | None) -> None:
         """Pass on the response's end."""
+        self._release()
         self._stream.end(trailers.encoded if trailers is not None else b"")
         status = (trailers.get(b"grpc-status") if trailers is not None else None) or b""
         self._record("end", message=status)
 
     def on_response_reset(self, code: int) -> None:
         """Pass on that the server has reset the call."""
+        self._release()
         self._record("cancel")
         if code == Code.CONNECT_ERROR:
             fail_call(self._stream, _LOST)
         else:
             self._stream.reset(code)
+
+    def _release(self) -> None:
+        if self.held is not None:
+            self.held.release()
 
     def _choose(self, side: Side) -> None:
         self._is_chosen = True
@@ -669,6 +727,7 @@ class StreamCall(StreamOwner):
             return
         if connection is None or self._side is None:
             recorder.failures += 1
+            self._release()
             fail_call(self._stream, f"{_UNREACHABLE}: {why}")
             return
         recorder.responses[self._side] += 1

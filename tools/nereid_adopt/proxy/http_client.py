@@ -16,6 +16,7 @@ from nereid.rpc.writes.direct_writes import descriptor_of, write_at_once
 from nereid_adopt.calls.kinds import CallKind
 from nereid_adopt.calls.requests import NO_FACTS, decoded, http_facts
 from nereid_adopt.calls.traffic import Side
+from nereid_adopt.proxy.held_bytes import Holder
 from nereid_adopt.proxy.http_requests import HeadTooLargeError, RequestReader
 from nereid_adopt.proxy.http_responses import ResponseReader
 from nereid_adopt.proxy.http_server import (
@@ -52,9 +53,10 @@ class HttpClientConnection:
     def __init__(self, site: Site) -> None:
         self.site = site
         self.servers = tuple(
-            HttpServerConnection(address, site.http_heads) for address in site.http_addresses
+            HttpServerConnection(address, site.http_heads, tls)
+            for address, tls in zip(site.http_addresses, site.http_tls, strict=True)
         )
-        self._reader = RequestReader(site.max_copied_bytes, self._on_request)
+        self._reader = RequestReader(site.max_copied_bytes, site.held_bytes, self._on_request)
         self._transport: asyncio.Transport | None = None
         self._descriptor = -1
         # Requests that have arrived behind the one that is served.
@@ -110,13 +112,16 @@ class HttpClientConnection:
                 server.end_output()
         self._has_ended = True
         self._serve_next()
-        return True
+        # TLS has no half-closed connections.
+        return self._descriptor >= 0
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         """Cancel the request in flight."""
         self.site.connections.discard(self)
         self._transport = None
         self._waiting.clear()
+        if self._reader.request is not None:
+            self._reader.request.held.release()
         if self._task is not None:
             self._task.cancel()
         for server in self.servers:
@@ -190,7 +195,10 @@ class HttpClientConnection:
             return True
         request = self._reader.request
         arriving = None if request is None else request.arriving
-        return arriving is not None and arriving.qsize() >= _MAX_PIPELINED
+        if arriving is None:
+            return False
+        # Without space, each connection holds one piece.
+        return arriving.qsize() >= (1 if self.site.held_bytes.is_full else _MAX_PIPELINED)
 
     def _pause_reading(self) -> None:
         if not self._is_paused and self._transport is not None:
@@ -224,10 +232,14 @@ class HttpClientConnection:
 
     async def _pass_on_large(self, request: HttpRequest) -> None:
         """Pass on a request whose body is not kept; it has no copy."""
-        side = self.site.traffic.side_of_other_calls()
-        model = request.head.call.model
+        site, model = self.site, request.head.call.model
+        side = site.traffic.side_of_other_calls()
         if model:
-            self.site.recorder.skip(model, "the request is too large")
+            # JSON that has not arrived as a whole says nothing.
+            facts = _facts(request)
+            if facts.step is not None:
+                side = site.side_of_request(facts)
+            site.recorder.skip(model, request.why_not_kept, facts.step)
         parts = request.parts()
         request.pieces.clear()
         try:
@@ -243,7 +255,9 @@ class HttpClientConnection:
             # Nobody reads the rest of the request.
             self.on_served(keep=False)
             return
-        self.site.recorder.responses[side] += 1
+        finally:
+            request.held.release()
+        site.recorder.responses[side] += 1
         # Nobody reads the rest of a request that has its response already.
         has_arrived = self._reader.request is not request
         self.on_served(keep=has_arrived and _keeps(request, response))
@@ -352,6 +366,7 @@ class _PassedRequest(ExchangeOwner):
             server.heads,
             is_head=request.head.method == "HEAD",
             max_body_bytes=client.site.max_copied_bytes,
+            held=Holder(client.site.held_bytes),
         )
         server.send(HttpExchange(request.parts(), response, self))
 
@@ -363,7 +378,7 @@ class _PassedRequest(ExchangeOwner):
             return
         body = response.body
         if body is None:
-            recorder.skip(model, "the response is too large", facts.step)
+            recorder.skip(model, response.why_not_kept, facts.step)
             return
         if self._inputs is None or self._outputs is None:
             recorder.skip(model, NO_REGION, facts.step)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import httptools
 
 from nereid_adopt.calls.kinds import CallKind, HttpCall, http_call
+from nereid_adopt.proxy.held_bytes import NO_SPACE, HeldBytes, Holder
 from nereid_adopt.proxy.recorder import MIN_BUFFER_BYTES
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _MAX_HEAD_BYTES: Final = 1 << 18
 _MAX_KNOWN_BYTES: Final = 4096
+TOO_LARGE: Final = "the request is too large"
 _CONTINUE: Final = b"100-continue"
 _NO_CALL: Final = HttpCall(CallKind.OTHER)
 
@@ -63,10 +65,15 @@ class RequestHead:
 
 
 class HttpRequest:
-    """One request. arriving: pieces of a body that is too large to be kept, then `None`."""
+    """One request.
 
-    def __init__(self, head: RequestHead) -> None:
+    arriving: pieces of a body that is not kept, then `None`. why_not_kept: the reason.
+    """
+
+    def __init__(self, head: RequestHead, held: Holder) -> None:
         self.head = head
+        self.held = held
+        self.why_not_kept = ""
         self.expects_continue = False
         self.pieces: list[bytes | memoryview] = []
         self.body_bytes = 0
@@ -129,9 +136,15 @@ class HttpRequest:
 class RequestReader:
     """Parser of requests; httptools calls methods such as on_url()."""
 
-    def __init__(self, max_body_bytes: int, on_request: Callable[[HttpRequest], None]) -> None:
+    def __init__(
+        self,
+        max_body_bytes: int,
+        held_bytes: HeldBytes,
+        on_request: Callable[[HttpRequest], None],
+    ) -> None:
         """on_request: called with each complete request, or with the head of a large one."""
         self._max_body_bytes = max_body_bytes
+        self._held_bytes = held_bytes
         self._on_request = on_request
         self._parser = httptools.HttpRequestParser(self)
         # The request that arrives.
@@ -177,7 +190,11 @@ class RequestReader:
             return data
         at, size = 0, len(head.encoded) + head.content_length
         while len(data) - at >= size and data.startswith(head.encoded, at):
-            request = HttpRequest(head)
+            held = Holder(self._held_bytes)
+            if not held.add(head.content_length):
+                # The parser passes on a request that is not kept.
+                break
+            request = HttpRequest(head, held)
             request.set_whole(data if len(data) == size else data[at : at + size])
             at += size
             self._on_request(request)
@@ -185,7 +202,7 @@ class RequestReader:
 
     def on_message_begin(self) -> None:
         """Begin a request; called by httptools."""
-        self.request = HttpRequest(RequestHead())
+        self.request = HttpRequest(RequestHead(), Holder(self._held_bytes))
         self.has_head = False
         self._headers = []
 
@@ -226,7 +243,7 @@ class RequestReader:
             keep_alive=parser.should_keep_alive(),
         )
         if request.head.content_length > self._max_body_bytes:
-            self._begin_stream(request)
+            self._begin_stream(request, TOO_LARGE)
 
     def on_body(self, piece: bytes) -> None:
         """Keep or pass on a part of the body; called by httptools."""
@@ -238,7 +255,9 @@ class RequestReader:
             return
         request.pieces.append(piece)
         if request.body_bytes > self._max_body_bytes:
-            self._begin_stream(request)
+            self._begin_stream(request, TOO_LARGE)
+        elif not request.held.add(len(piece)):
+            self._begin_stream(request, NO_SPACE)
 
     def on_message_complete(self) -> None:
         """Hand on a complete request; called by httptools."""
@@ -261,6 +280,7 @@ class RequestReader:
             self._known = head
         self._on_request(request)
 
-    def _begin_stream(self, request: HttpRequest) -> None:
+    def _begin_stream(self, request: HttpRequest, reason: str) -> None:
+        request.why_not_kept = reason
         request.arriving = asyncio.Queue()
         self._on_request(request)

@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING, Any, Final
 import httptools
 
 from nereid.bounded_cache import BoundedCache
+from nereid_adopt.proxy.held_bytes import NO_SPACE
 from nereid_adopt.proxy.recorder import MIN_BUFFER_BYTES
 from nereid_perf.wire.response_head import ResponseParser
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from nereid_adopt.proxy.held_bytes import Holder
+
+TOO_LARGE: Final = "the response is too large"
 FINAL: Final = 200
 _HEAD_END: Final = b"\r\n\r\n"
 _MAX_HEAD_BYTES: Final = 4096
@@ -61,11 +65,16 @@ class ResponseReader:
     """Reader of one response. is_head: it has no body, because the request was HEAD.
 
     status: 0 until a final head has arrived. is_http: False if the bytes cannot be parsed. The body
-    is kept up to a limit.
+    is kept up to a limit, and so far as its holder has space; why_not_kept: the reason if not.
     """
 
     def __init__(
-        self, heads: ResponseHeads, *, is_head: bool = False, max_body_bytes: int = 1 << 31
+        self,
+        heads: ResponseHeads,
+        *,
+        is_head: bool = False,
+        max_body_bytes: int = 1 << 31,
+        held: Holder | None = None,
     ) -> None:
         self.status = 0
         self.keeps_alive = False
@@ -79,6 +88,8 @@ class ResponseReader:
         self._heads = heads
         self._is_head = is_head
         self._max_body_bytes = max_body_bytes
+        self._held = held
+        self.why_not_kept = ""
         self._body: list[bytes | memoryview] = []
         # Bytes of the body that have not arrived, with a plain head.
         self._missing = -1
@@ -86,8 +97,8 @@ class ResponseReader:
 
     @property
     def body(self) -> Sequence[bytes | memoryview] | None:
-        """The body in pieces, or `None` if it was too large to be kept."""
-        return None if self.body_bytes > self._max_body_bytes else self._body
+        """The body in pieces, or `None` if it was not kept."""
+        return None if self.why_not_kept else self._body
 
     def feed(self, data: bytes) -> None:
         """Read the next bytes."""
@@ -150,7 +161,15 @@ class ResponseReader:
 
     def _keep(self, piece: bytes | memoryview) -> None:
         self.body_bytes += len(piece)
-        if self.body_bytes <= self._max_body_bytes:
-            self._body.append(piece)
+        if self.why_not_kept:
+            return
+        if self.body_bytes > self._max_body_bytes:
+            self.why_not_kept = TOO_LARGE
+        elif self._held is not None and not self._held.add(len(piece)):
+            self.why_not_kept = NO_SPACE
         else:
-            self._body.clear()
+            self._body.append(piece)
+            return
+        self._body.clear()
+        if self._held is not None:
+            self._held.release()

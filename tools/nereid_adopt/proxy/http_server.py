@@ -17,6 +17,7 @@ from nereid_adopt.proxy.http_responses import ResponseReader
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from nereid.rpc.net.tls_files import Tls
     from nereid_adopt.proxy.http_requests import HttpRequest
     from nereid_adopt.proxy.http_responses import ResponseHeads
 
@@ -71,8 +72,9 @@ class HttpExchange:
 class HttpServerConnection:
     """A connection that is dialled when it is needed, and again if the server has closed it."""
 
-    def __init__(self, address: str, heads: ResponseHeads) -> None:
+    def __init__(self, address: str, heads: ResponseHeads, tls: Tls | None = None) -> None:
         self.heads = heads
+        self._tls = tls
         self._dialer = Dialer(address, CONNECT_TIMEOUT_S)
         self._address = address
         self._protocol: _ServerProtocol | None = None
@@ -169,7 +171,7 @@ class HttpServerConnection:
         # By shape: a compiled class cannot extend asyncio's.
         make = cast("Callable[[], asyncio.Protocol]", partial(_ServerProtocol, self.on_done))
         try:
-            found: Any = await self._dialer.connect(make, None)
+            found: Any = await self._dialer.connect(make, self._tls)
         except OSError as error:
             why = "timed out" if isinstance(error, TimeoutError) else reason(error)
             raise NoResponseError(f"cannot connect to {self._address}: {why}") from error
@@ -271,7 +273,9 @@ class _ServerProtocol:
         """Half-close the connection if a request is in flight."""
         if self._exchange is not None and not self.transport.is_closing():
             self.usable = False
-            self.transport.write_eof()
+            # TLS has no half-closed connections.
+            if self.transport.can_write_eof():
+                self.transport.write_eof()
 
     def set_paused(self, paused: bool) -> None:
         """Stop reading, or continue."""

@@ -204,8 +204,8 @@ class Recorder:
         self.failures = 0
         self.not_copied: Counter[tuple[str, str]] = Counter()
         self.changes: Counter[tuple[str, bool]] = Counter()
-        # Copies by model that the process got, and the last stream among them.
-        self._sent: Counter[str] = Counter()
+        # Copies by model that the process got and no checkpoint has.
+        self._unsettled: dict[str, int] = {}
         self._last_stream = self._last_lost_stream = -1
         self._abandoned: list[int] = []
         # Sequences of which a request was not copied.
@@ -264,14 +264,25 @@ class Recorder:
         return True
 
     def on_process_lost(self, open_sequences: Iterable[tuple[str, str]]) -> None:
-        """Count all copies that the process got, because their comparison is lost with it."""
-        for model, number in self._sent.items():
-            self._count_not_copied(model, LOST, number)
-        self._sent.clear()
+        """Count the copies that the process got since the last checkpoint: nobody compares them.
+
+        Called when the process gets no more of them.
+        """
+        self.on_checkpoint()
+        for model, number in self._unsettled.items():
+            if number > 0:
+                self._count_not_copied(model, LOST, number)
+        self._unsettled.clear()
         self._abandoned.clear()
         self._last_lost_stream = self._last_stream
         # Copies of their next requests might lack the ones before.
         self._broken.update(islice(open_sequences, max(0, _MAX_BROKEN - len(self._broken))))
+
+    def on_checkpoint(self) -> None:
+        """Count the copies that a checkpoint has."""
+        for model, number in self._process.take_settled().items():
+            name = model if model in self._unsettled else _OTHER
+            self._unsettled[name] = self._unsettled.get(name, 0) - number
 
     def skip(self, model: str, reason: str, step: SequenceStep | None = None) -> None:
         """Count a request that has no copy."""
@@ -310,9 +321,9 @@ class Recorder:
             await self._process.ask_in_order(DrainQuestion())
 
     def _count_sent(self, model: str) -> None:
-        if model not in self._sent and len(self._sent) >= _MAX_COUNTS:
+        if model not in self._unsettled and len(self._unsettled) >= _MAX_COUNTS:
             model = _OTHER
-        self._sent[model] += 1
+        self._unsettled[model] = self._unsettled.get(model, 0) + 1
 
     def _count_not_copied(self, model: str, reason: str, number: int = 1) -> None:
         # Clients may name any models.

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from nereid_adopt.calls.regions import Regions
 from nereid_adopt.calls.traffic import Traffic
+from nereid_adopt.proxy.held_bytes import HeldBytes
 from nereid_adopt.proxy.http_responses import ResponseHeads
 
 if TYPE_CHECKING:
+    from nereid.rpc.net.tls_files import Tls
     from nereid_adopt.calls.requests import RequestFacts
     from nereid_adopt.calls.traffic import Side
     from nereid_adopt.proxy.recorder import Recorder
@@ -27,24 +29,31 @@ class Closable(Protocol):
 class Site:
     """Both servers' addresses (old, new), the traffic between them, and the open connections."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - by keyword
         self,
         http_addresses: tuple[str, str],
         grpc_addresses: tuple[str, str],
         recorder: Recorder,
         *,
         max_copied_bytes: int = 64 << 20,
+        max_held_bytes: int = 256 << 20,
         max_change_s: float = 5.0,
+        http_tls: tuple[Tls | None, Tls | None] = (None, None),
+        grpc_tls: tuple[Tls | None, Tls | None] = (None, None),
     ) -> None:
         """Create the state.
 
-        max_copied_bytes: larger requests and responses are passed on without a copy. max_change_s:
-        how long the change of one server may keep the client waiting for the other's.
+        max_copied_bytes: larger requests and responses are passed on without a copy, as are those
+        that exceed max_held_bytes with all others. max_change_s: how long the change of one server
+        may keep the client waiting for the other's.
         """
         self.http_addresses = http_addresses
         self.grpc_addresses = grpc_addresses
+        self.http_tls = http_tls
+        self.grpc_tls = grpc_tls
         self.recorder = recorder
         self.max_copied_bytes = max_copied_bytes
+        self.held_bytes = HeldBytes(max_held_bytes)
         self.max_change_s = max_change_s
         self.traffic = Traffic()
         self.regions = Regions()

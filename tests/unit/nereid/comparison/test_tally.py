@@ -3,6 +3,7 @@ from typing import Any
 
 import numpy as np
 
+from nereid.comparison.checkpoint import Checkpoint
 from nereid.comparison.responses import Exchange, Response, Tensor
 from nereid.comparison.rules import parse_rules
 from nereid.comparison.tally import Redaction, Tally, TallyOptions, text_report
@@ -84,6 +85,46 @@ def test_names_are_bounded() -> None:
     names = [model["name"] for model in tally.document()["models"]]
     assert len(names) == 2001
     assert "(other)" in names
+
+
+def test_another_tally_goes_on_with_the_last_parts_of_checkpoints() -> None:
+    options = TallyOptions(max_examples=2, max_example_bytes=12)
+    whole, current, kept = Tally(RULES, options), Tally(RULES, options), Checkpoint({}, {})
+    for number, new in enumerate((2.0, 1.0, 9.0, 3.0, float("inf"), 4.0, 1.5)):
+        for model in ("m", f"m{number}"):
+            for tally in (whole, current):
+                tally.add(exchange(1, new, model, old_latency_s=0.1 * number, request_id=model))
+                tally.add_not_compared("n", "too large")
+        current.settled["m"] += 1
+        if number != 3:
+            checkpoint = current.take_checkpoint()
+            kept.parts.update(checkpoint.parts)
+            assert checkpoint.settled == {"m": 2 if number == 4 else 1}
+            current = Tally(RULES, options)
+            current.restore(kept.parts)
+            assert current.take_checkpoint() == Checkpoint({}, {})
+    assert current.document() == whole.document()
+
+
+def test_examples_are_kept_again_only_when_they_have_changed() -> None:
+    tally = Tally(RULES, TallyOptions(max_examples=1))
+    key = "value", "y"
+    tally.add(exchange(1, 3))
+    parts = {("model", "m"), ("count", "m", *key), ("examples", "m", *key)}
+    assert tally.take_checkpoint().parts.keys() == parts
+    tally.add(exchange(1, 2))
+    assert tally.take_checkpoint().parts.keys() == parts - {("examples", "m", *key)}
+
+
+def test_what_clients_choose_is_bounded() -> None:
+    tally = Tally(RULES)
+    long = "x" * 10_000
+    inputs = {f"{number}{long}": fp32(1) for number in range(1000)}
+    old, new = (Response({long: fp32(value)}) for value in (1, 2))
+    tally.add(Exchange(long, inputs, [old], [new], request_id=long))
+    assert len(json.dumps(tally.document())) < 50_000
+    [difference] = differences(tally)
+    assert difference["name"] == tally.document()["models"][0]["name"] == "(other)"
 
 
 def test_the_report_is_text_as_well() -> None:

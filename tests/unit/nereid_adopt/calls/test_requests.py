@@ -11,6 +11,7 @@ from nereid_adopt.calls.requests import (
     RegionRange,
     decoded,
     grpc_facts,
+    grpc_leading_facts,
     http_facts,
     model_of,
 )
@@ -127,3 +128,19 @@ def test_bodies_are_decoded() -> None:
     assert decoded(zlib.compress(b"x"), "deflate") == b"x"
     assert decoded(b"x", "gzip") is None
     assert decoded(gzip.compress(b"x")[:-1], "gzip") is None
+
+
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 40_000])
+def test_the_begin_of_a_grpc_request_has_its_sequence(size: int) -> None:
+    request = kserve_pb2.ModelInferRequest(model_name="m", id="i" * size)
+    request.parameters["sequence_id"].int64_param = 7
+    request.inputs.add(name="x", datatype="BYTES", shape=[1])
+    request.raw_input_contents.append(bytes(5000))
+    message = request.SerializeToString()
+    expected = grpc_facts(message)
+    assert grpc_leading_facts(message) == grpc_leading_facts(message[:-4000]) == expected
+    # Every other begin is that of a shorter request, or of none.
+    for end in range(0, 100 + size, 1 + size // 100):
+        model, facts = grpc_leading_facts(message[:end])
+        assert model in {"", "m"}
+        assert facts in (NO_FACTS, expected[1])

@@ -184,3 +184,18 @@ def test_responses_that_wait_are_bounded_in_bytes() -> None:
     for _ in range(65):
         world.on_event("response", raw)
     assert world.tally.document()["not_compared"] == {"the other server is too slow": 1}
+
+
+def test_requests_are_settled_when_they_are_compared_or_their_stream_ends() -> None:
+    world = World()
+    for number in range(3):
+        world.send(str(number))
+    assert world.tally.settled == {}
+    # Responses are compared by id when the stream ends, or there are too many.
+    for _ in range(1024):
+        for side in Side:
+            world.respond(side, "0", 1)
+    assert world.tally.take_checkpoint().settled == {"": 1}
+    world.end()
+    assert world.tally.take_checkpoint().settled == {"": 2}
+    assert world.closed == 1

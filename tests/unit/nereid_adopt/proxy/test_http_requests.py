@@ -6,6 +6,7 @@ from typing import Any
 import httptools
 import pytest
 
+from nereid_adopt.proxy.held_bytes import NO_SPACE, HeldBytes
 from nereid_adopt.proxy.http_requests import HeadTooLargeError, HttpRequest, RequestReader
 
 _HEAD = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n%s\r\n"
@@ -51,12 +52,12 @@ def values(request: HttpRequest) -> tuple[Any, ...]:
 @pytest.mark.parametrize("data", _REQUESTS)
 def test_repeated_requests_are_what_the_parser_says(data: bytes) -> None:
     parsed: list[HttpRequest] = []
-    RequestReader(1 << 20, parsed.append).feed(data)
+    RequestReader(1 << 20, HeldBytes(1 << 30), parsed.append).feed(data)
     (expected,) = map(values, parsed)
     last = b"close" in data or b"1.0" in data
     for size in (len(data), 2 * len(data), len(data) + 1, len(data) - 1, 7):
         found: list[HttpRequest] = []
-        reader = RequestReader(1 << 20, found.append)
+        reader = RequestReader(1 << 20, HeldBytes(1 << 30), found.append)
         stream = data if last else data * 5
         for at in range(0, len(stream), size):
             reader.feed(stream[at : at + size])
@@ -65,7 +66,7 @@ def test_repeated_requests_are_what_the_parser_says(data: bytes) -> None:
 
 def test_a_known_head_is_passed_on_with_its_body_as_it_arrived() -> None:
     found: list[HttpRequest] = []
-    reader = RequestReader(1 << 20, found.append)
+    reader = RequestReader(1 << 20, HeldBytes(1 << 30), found.append)
     data = post(_LARGE)
     reader.feed(data)
     reader.feed(data)
@@ -77,7 +78,7 @@ def test_a_known_head_is_passed_on_with_its_body_as_it_arrived() -> None:
 
 def test_a_change_of_the_head_is_parsed() -> None:
     found: list[HttpRequest] = []
-    reader = RequestReader(1 << 20, found.append)
+    reader = RequestReader(1 << 20, HeldBytes(1 << 30), found.append)
     for body in (b"1", b"22", b"22", b"1"):
         reader.feed(post(body))
     assert [each.body for each in found] == [b"1", b"22", b"22", b"1"]
@@ -85,7 +86,7 @@ def test_a_change_of_the_head_is_parsed() -> None:
 
 async def test_a_large_body_arrives_in_a_queue() -> None:
     found: list[HttpRequest] = []
-    reader = RequestReader(10, found.append)
+    reader = RequestReader(10, HeldBytes(1 << 30), found.append)
     data = post(_LARGE)
     for piece in (data[:100], data[100:]):
         reader.feed(piece)
@@ -98,16 +99,35 @@ async def test_a_large_body_arrives_in_a_queue() -> None:
     assert request.end() == b""
 
 
+async def test_a_known_head_finds_no_space_for_its_body() -> None:
+    held = HeldBytes(len(_LARGE))
+    found: list[HttpRequest] = []
+    reader = RequestReader(1 << 20, held, found.append)
+    data = post(_LARGE)
+    for _ in range(2):
+        reader.feed(data)
+    kept, passed_on = found
+    assert (kept.body, kept.why_not_kept, held.size_bytes) == (_LARGE, "", len(_LARGE))
+    assert passed_on.why_not_kept == NO_SPACE
+    assert b"".join(passed_on.parts()) == data
+    found.clear()
+    del kept
+    assert held.size_bytes == 0
+    reader.feed(data)
+    assert found[0].body == _LARGE
+    assert found[0].arriving is None
+
+
 def test_a_malformed_request_is_kept_if_it_came_alone() -> None:
     for before in (b"", post(b"body")):
-        reader = RequestReader(1 << 20, ignore)
+        reader = RequestReader(1 << 20, HeldBytes(1 << 30), ignore)
         with pytest.raises(httptools.HttpParserError):
             reader.feed(before + b"no HTTP\r\n")
         assert reader.malformed == (b"" if before else b"no HTTP\r\n")
 
 
 def test_a_head_that_is_too_large_is_refused() -> None:
-    reader = RequestReader(1 << 20, ignore)
+    reader = RequestReader(1 << 20, HeldBytes(1 << 30), ignore)
     reader.feed(b"GET / HTTP/1.1\r\nA: %s" % (b"a" * (1 << 17)))
     with pytest.raises(HeadTooLargeError):
         reader.feed(b"a" * (1 << 17))

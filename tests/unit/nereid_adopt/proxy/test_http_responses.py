@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from nereid_adopt.proxy.http_responses import ResponseHeads, ResponseReader
+from nereid_adopt.proxy.held_bytes import NO_SPACE, HeldBytes, Holder
+from nereid_adopt.proxy.http_responses import TOO_LARGE, ResponseHeads, ResponseReader
 from nereid_perf.wire.response_head import ResponseParser
 
 _BODY = b"0123456789" * 2000
@@ -76,7 +77,20 @@ def test_a_body_that_is_too_large_is_not_kept() -> None:
     for response in (_PLAIN[-1], _PARSED[0]):
         reader = read(ResponseReader(ResponseHeads(), max_body_bytes=2), cut(response, 10))
         assert reader.complete
-        assert reader.body is None
+        assert (reader.body, reader.why_not_kept) == (None, TOO_LARGE)
+
+
+def test_a_body_without_space_is_not_kept() -> None:
+    held = HeldBytes(19_000)
+    for response, body in ((_PLAIN[-1], None), (_PLAIN[0], [b"{}ab"])):
+        reader = ResponseReader(ResponseHeads(), held=Holder(held))
+        read(reader, cut(response, 4096))
+        assert reader.complete
+        assert reader.body == body
+        assert reader.why_not_kept == ("" if body else NO_SPACE)
+        assert held.size_bytes == (4 if body else 0)
+    del reader
+    assert held.size_bytes == 0
 
 
 @pytest.mark.parametrize("response", [b"nothing of HTTP", b"HTTP/1.1 200 OK\r\nbad\r\n\r\n"])
