@@ -83,8 +83,8 @@ _BULK = (
             *("double", "flat", "named", "wrapped", "chain", "diamond", "nested", "counting"),
         )
     ),
-    # Without a version, perf_analyzer looks for one whose statistics at the old server have changed,
-    # which gets the copies of streams later.
+    # Without a version, perf_analyzer looks for one with new statistics at the old server, which
+    # gets the copies of streams later.
     _Bulk("repeat", _floats("X", 3), ("--shape=X:3", "--streaming", "-x", "1"), (_GRPC,)),
     _Bulk("script", lambda _: {"CODE": [_CALLED]}),
     _Bulk(
