@@ -109,6 +109,7 @@ fuzz: dev  ## Fuzz the parsers, for crashes and by cost. FUZZ="--seconds 600 htt
 	$(BIN)/python -m tests.fuzz $(FUZZ)
 
 # NEREID_TRITON_VENV names a virtual environment that has nvidia-pytriton; without it one is made on first use.
+# NEREID_TRITON_ONNX_BACKEND names a directory with Triton's backend for ONNX, which the wheel lacks.
 compat: dev  ## The same requests to the real tritonserver and to Nereid. COMPAT=--hypothesis-profile=long for longer.
 	$(PYTEST) tests/conformance/triton -rs $(COMPAT)
 

@@ -1,18 +1,21 @@
 """Entry point ``python -m benchmarks.adopt``: what the proxy of `nereid adopt` costs.
 
 CPU time of the proxy for each request, beside that of a gateway that reaches its scheduler over
-TCP, as those on other machines do. The same mesh stands behind both: for the proxy it is the old
-server, and gets the copies as well. Both are measured in turns.
+TCP, as those on other machines do; and the latency that each adds to that of the mesh reached
+directly. The same mesh stands behind both: for the proxy it is the old server, and gets the copies
+as well, so that its latency has the copies' share of the processors. All are measured in turns.
 """
 
 import argparse
 import contextlib
+import operator
 import statistics
 import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import onnx.parser
@@ -23,7 +26,7 @@ from benchmarks.models.workload import Workload
 from benchmarks.peers import nereid
 
 _MODEL = "double"
-_GATEWAY, _PROXY = "nereid_gateway", "nereid"
+_GATEWAY, _PROXY, _DIRECT = "nereid_gateway", "nereid", "direct"
 _PROTOCOLS = ("grpc", "http")
 _WIDTH = 64
 _GRAPH = f"""<ir_version: 8, opset_import: ["" : 17]>
@@ -35,6 +38,13 @@ max_batch_size: 64
 dynamic_batching { }
 instance_group [ { kind: KIND_CPU count: 1 } ]
 """
+
+
+class Figures(NamedTuple):
+    """Figures of all rounds, in microseconds: CPU for each request, and median latencies."""
+
+    cpu: list[float]
+    latency: list[float]
 
 
 def _write(repository: Path) -> Workload:
@@ -65,8 +75,8 @@ def _runner(
     return lambda: grpc.run(given.concurrency, max(1, int(rate * given.seconds)))
 
 
-def _measure(given: argparse.Namespace, work: Path) -> dict[tuple[str, str], list[float]]:
-    """Return microseconds of CPU for each request by process and protocol, one for each round."""
+def _measure(given: argparse.Namespace, work: Path) -> dict[tuple[str, str], Figures]:
+    """Return figures by process and protocol."""
     workload = _write(work / "models")
     ports = process.free_ports(8)
     mesh, gateway, proxy = (wire.Address(*ports[place : place + 2]) for place in (0, 2, 4))
@@ -102,11 +112,11 @@ def _measure(given: argparse.Namespace, work: Path) -> dict[tuple[str, str], lis
         environment,
         directory,
     )
-    figures: dict[tuple[str, str], list[float]] = defaultdict(list)
+    figures: dict[tuple[str, str], Figures] = defaultdict(lambda: Figures([], []))
     with contextlib.ExitStack() as stack:
         started = stack.enter_context(process.ServerProcess(mesh_command))
         wire.wait_ready(mesh, started.require_alive, _MODEL)
-        hops = {}
+        hops = {_DIRECT: (started, mesh)}
         for name, command, address in (
             (_GATEWAY, gateway_command, gateway),
             (_PROXY, proxy_command, proxy),
@@ -122,7 +132,8 @@ def _measure(given: argparse.Namespace, work: Path) -> dict[tuple[str, str], lis
                     before = server.cpu_s()[name]
                     result = run()
                     used_s = server.cpu_s()[name] - before
-                    figures[name, protocol].append(used_s / result.requests * 1e6)
+                    figures[name, protocol].cpu.append(used_s / result.requests * 1e6)
+                    figures[name, protocol].latency.append(result.p50_us)
     return figures
 
 
@@ -142,10 +153,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 1
     for protocol in _PROTOCOLS:
-        gateway, proxy = (statistics.median(figures[name, protocol]) for name in (_GATEWAY, _PROXY))
+        hops = [figures[name, protocol] for name in (_PROXY, _GATEWAY)]
+        proxy, gateway = (statistics.median(hop.cpu) for hop in hops)
         print(
             f"{protocol}: proxy {proxy:.0f} us, gateway {gateway:.0f} us of CPU for each request, "
             f"ratio {proxy / gateway:.2f}"
+        )
+        # Both from one round, because the load of the machine changes.
+        direct = figures[_DIRECT, protocol].latency
+        proxy, gateway = (statistics.median(map(operator.sub, hop.latency, direct)) for hop in hops)
+        print(
+            f"{protocol}: proxy {proxy:.0f} us, gateway {gateway:.0f} us added to a median latency "
+            f"of {statistics.median(direct):.0f} us"
         )
     return 0
 

@@ -166,6 +166,7 @@ class _Connection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+        self._transport = writer.transport
         # Messages of some milliseconds are pickled and written together, which costs a fraction.
         self._unsent: list[object] = []
         self._unsent_bytes = 0
@@ -180,9 +181,9 @@ class _Connection:
 
     def takes(self, max_queued_bytes: int) -> bool:
         """Return whether the queue takes another message."""
-        writer = self._writer
-        return not (
-            writer.is_closing() or writer.transport.get_write_buffer_size() > max_queued_bytes
+        transport = self._transport
+        return not transport.is_closing() and (
+            transport.get_write_buffer_size() <= max_queued_bytes
         )
 
     def send(self, message: object, size_bytes: int = _BATCH_BYTES) -> None:
@@ -229,7 +230,7 @@ class _Connection:
         """Close the connection at once."""
         if self._flush_timer is not None:
             self._flush_timer.cancel()
-        self._writer.transport.abort()
+        self._transport.abort()
 
 
 async def _ask(connection: _Connection | None, question: object) -> Any:

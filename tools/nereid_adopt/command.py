@@ -180,6 +180,7 @@ async def _run(
     own_tls: Sequence[Tls | None],
 ) -> int:
     from nereid.comparison.tally import Redaction, TallyOptions  # noqa: PLC0415 - see main()
+    from nereid.process.service_process import freeze_started_objects  # noqa: PLC0415
     from nereid_adopt.copies.process import CopyOptions  # noqa: PLC0415
     from nereid_adopt.running_proxy import Proxy  # noqa: PLC0415
 
@@ -227,8 +228,10 @@ async def _run(
         # In the background; the report has the result.
         proxy.compare_control_calls()
         before = f"before {old.http} and {new.http}"
+        freeze_started_objects()
         print_lines([f"{_PROGRAM}: serving HTTP on {http}, gRPC on {grpc}, {before}"])
         await end.wait()
+        proxy.end_control_calls()
         print_lines(_lines(await proxy.document()))
     finally:
         control.close()

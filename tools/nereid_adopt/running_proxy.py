@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from nereid.comparison.process import ReportProcess
 from nereid.core.errors import Unavailable
@@ -77,7 +77,11 @@ class Proxy:
         await self._process.start()
         self._watching = asyncio.ensure_future(self._watch_process())
         site = self.site
-        http = await listen(lambda: HttpClientConnection(site), http_address, tls=self._http_tls)
+        http = await listen(
+            lambda: cast("asyncio.Protocol", HttpClientConnection(site)),
+            http_address,
+            tls=self._http_tls,
+        )
         self._listeners.append(http)
         grpc = await listen(
             lambda: GrpcClient(site).make_protocol(), grpc_address, tls=self._grpc_tls
@@ -125,7 +129,7 @@ class Proxy:
 
     async def close(self) -> None:
         """Close all ports and connections, and end the process of copies."""
-        self._is_over.set()
+        self.end_control_calls()
         if self._timer is not None:
             self._timer.cancel()
         for listener in self._listeners:
@@ -142,13 +146,19 @@ class Proxy:
         """Return the last comparison, or begin another one if it is old."""
         now = asyncio.get_running_loop().time()
         if self._control_calls is None or (
-            self._control_calls.done() and now - self._control_calls_at > _CONTROL_CALLS_S
+            self._control_calls.done()
+            and now - self._control_calls_at > _CONTROL_CALLS_S
+            and not self._is_over.is_set()
         ):
             self._control_calls_at = now
             self._control_calls = asyncio.ensure_future(
                 asyncio.to_thread(compare_control_calls, *self._http_endpoints, self._is_over)
             )
         return self._control_calls
+
+    def end_control_calls(self) -> None:
+        """Ask the servers no more; the next report has the last comparison."""
+        self._is_over.set()
 
     async def _watch_process(self) -> None:
         """Take checkpoints, and restart the process when it dies."""

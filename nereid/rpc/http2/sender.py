@@ -123,7 +123,7 @@ class Sender(Generic[S]):
         """End our side of a stream once its queue is empty; `trailers` may be empty."""
         if stream.queue is None:
             self.write(self._end_frame(stream, trailers))
-            self._close_local(stream)
+            self.close_local(stream)
         else:
             stream.trailers = trailers
 
@@ -258,7 +258,7 @@ class Sender(Generic[S]):
             if stream.trailers is not None:
                 self.out.append(self._end_frame(stream, stream.trailers))
                 stream.trailers = None
-                self._close_local(stream)
+                self.close_local(stream)
         return size
 
     def _header_frames(self, stream_id: int, block: bytes, flags: int) -> bytes:
@@ -277,7 +277,8 @@ class Sender(Generic[S]):
             return self._header_frames(stream.id, trailers, frames.END_STREAM)
         return frames.frame(frames.DATA, frames.END_STREAM, stream.id)
 
-    def _close_local(self, stream: S) -> None:
+    def close_local(self, stream: S) -> None:
+        """Handle the end of our side of a stream, which a frame in the output carries."""
         stream.state = AFTER_END_SENT[stream.state]
         if stream.state is CLOSED:
             self.streams.open.pop(stream.id, None)

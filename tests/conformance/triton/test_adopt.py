@@ -40,6 +40,7 @@ _ROUNDS = 2
 _LOADS = 8
 _RESPONSES = int(os.environ.get("NEREID_ADOPT_RESPONSES", "0"))
 _PER_ROUND = 100_000
+_CONCURRENCY = 16
 # Those of perf_analyzer are below.
 _SEQUENCE_IDS = count(10_000_000)
 _CALLED = (
@@ -82,7 +83,9 @@ _BULK = (
             *("double", "flat", "named", "wrapped", "chain", "diamond", "nested", "counting"),
         )
     ),
-    _Bulk("repeat", _floats("X", 3), ("--shape=X:3", "--streaming"), (_GRPC,)),
+    # Without a version, perf_analyzer looks for one with new statistics at the old server, which
+    # gets the copies of streams later.
+    _Bulk("repeat", _floats("X", 3), ("--shape=X:3", "--streaming", "-x", "1"), (_GRPC,)),
     _Bulk("script", lambda _: {"CODE": [_CALLED]}),
     _Bulk(
         "strings",
@@ -279,7 +282,7 @@ def _load(
 def _bulk(proxy: Adopting, directory: Path, number: int) -> None:
     """Send requests by perf_analyzer, of each model over its protocols at once."""
     bulks = [*_BULK, *(_ONNX_BULK if triton.ONNX_BACKEND else ())]
-    each = max(1, number // sum(len(bulk.protocols) for bulk in bulks))
+    each = max(_CONCURRENCY, number // sum(len(bulk.protocols) for bulk in bulks))
     data = directory / "inputs.json"
     random = np.random.default_rng()
     addresses = {_GRPC: proxy.grpc, _HTTP: proxy.http}
@@ -288,7 +291,7 @@ def _bulk(proxy: Adopting, directory: Path, number: int) -> None:
         clients = []
         for first_id, protocol in enumerate(bulk.protocols):
             flags = ["-m", bulk.model, "-i", protocol, "-u", addresses[protocol]]
-            flags += [f"--input-data={data}", "--concurrency-range=16"]
+            flags += [f"--input-data={data}", f"--concurrency-range={_CONCURRENCY}"]
             flags += [f"--request-count={each}", *bulk.flags]
             if bulk.flags is _SEQUENCES:
                 start = 1 + first_id * 1_000_000

@@ -1,7 +1,7 @@
 """What the proxy of `nereid adopt` makes of gRPC, beside a small service."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -15,7 +15,6 @@ from nereid.comparison.tally import TallyOptions
 from nereid.rpc import RpcError, Server, SocketChannel, Status
 from nereid_adopt.calls.kinds import MODEL_INFER
 from nereid_adopt.copies.process import CopyOptions
-from nereid_adopt.proxy.held_bytes import HeldBytes
 from nereid_adopt.running_proxy import Proxy
 from tests.support.rpc.echo_service import BIG, Site
 
@@ -27,11 +26,13 @@ _WAYS = pytest.mark.parametrize("way", [MODEL_INFER, "/test/Echo"])
 
 @asynccontextmanager
 async def proxied(
-    infer: str = "echo", held: HeldBytes | None = None
+    infer: str = "echo",
+    max_held_bytes: int = 1 << 30,
+    on_proxy: Callable[[Proxy], None] = lambda _: None,
 ) -> AsyncIterator[tuple[Site, str, SocketChannel]]:
     """Run a service and a proxy before it, and connect a client.
 
-    infer: method of inferences. held: the proxy's bytes for copies.
+    infer: method of inferences. on_proxy: called with the proxy.
     """
     site = Site()
     handlers = site.handlers()
@@ -42,9 +43,10 @@ async def proxied(
     options = CopyOptions(
         (address, _NOBODY), (address, _NOBODY), parse_rules({}), TallyOptions(), 5
     )
-    proxy = Proxy(options, max_queued_bytes=1 << 20, max_copied_bytes=64 << 20)
-    if held is not None:
-        proxy.site.held_bytes = held
+    proxy = Proxy(
+        options, max_queued_bytes=1 << 20, max_copied_bytes=64 << 20, max_held_bytes=max_held_bytes
+    )
+    on_proxy(proxy)
     _, port = await proxy.open("127.0.0.1:0", "127.0.0.1:0")
     channel = SocketChannel(port)
     try:
@@ -203,14 +205,15 @@ async def test_a_server_that_closes_each_connection_is_unavailable() -> None:
 
 
 async def test_bytes_in_flight_are_bounded_and_released() -> None:
-    held = HeldBytes(3 << 20)
+    proxies: list[Proxy] = []
     most = 0
 
     def watch() -> None:
         nonlocal most
         most = max(most, held.size_bytes)
 
-    async with proxied(held=held) as (_, _, channel):
+    async with proxied(max_held_bytes=3 << 20, on_proxy=proxies.append) as (_, _, channel):
+        held = proxies[0].site.held_bytes
         bodies = [bytes([number]) * 1_000_000 for number in range(20)]
         calls = [asyncio.ensure_future(channel.unary(MODEL_INFER, body)) for body in bodies]
         while not all(call.done() for call in calls):
@@ -226,8 +229,9 @@ async def test_bytes_in_flight_are_bounded_and_released() -> None:
 
 
 async def test_a_cancelled_call_holds_nothing() -> None:
-    held = HeldBytes(3 << 20)
-    async with proxied(infer="hold", held=held) as (site, _, channel):
+    proxies: list[Proxy] = []
+    async with proxied(infer="hold", on_proxy=proxies.append) as (site, _, channel):
+        held = proxies[0].site.held_bytes
         call = asyncio.ensure_future(channel.unary(MODEL_INFER, bytes(100_000)))
         await site.seen.wait()
         assert held.size_bytes > 100_000

@@ -22,7 +22,7 @@ _REGION: Final = b"shared_memory_region"
 _GZIP_OR_ZLIB: Final = zlib.MAX_WBITS | 32
 _SEARCHED_BYTES: Final = 4096
 _MAX_DECODED_BYTES: Final = 256 << 20
-# Of a ModelInferRequest's model, version, id and parameters.
+# Tags of a ModelInferRequest's model, version, id and parameters.
 _LEADING_TAGS: Final = b"\x0a\x12\x1a\x22"
 
 
@@ -60,7 +60,7 @@ def decoded(body: bytes, encoding: str) -> bytes | None:
 def http_facts(model: str, body: bytes, json_bytes: int) -> RequestFacts:
     """Return the facts of an HTTP request; none of one whose JSON is damaged."""
     text = body[: json_bytes or len(body)]
-    if _SEQUENCE not in text and _REGION not in text:
+    if _has_no_facts(text):
         return NO_FACTS
     try:
         document = json.loads(text)
@@ -83,7 +83,7 @@ def http_facts(model: str, body: bytes, json_bytes: int) -> RequestFacts:
 
 def grpc_facts(message: bytes) -> tuple[str, RequestFacts]:
     """Return the model and the facts of a gRPC request; none of one that is damaged."""
-    if len(message) <= _SEARCHED_BYTES and _SEQUENCE not in message and _REGION not in message:
+    if len(message) <= _SEARCHED_BYTES and _has_no_facts(message):
         return model_of(message), NO_FACTS
     # Parsing a large message takes a tenth of the time of a search for the words.
     try:
@@ -146,6 +146,11 @@ def parameters_of(parameters: Mapping[str, kserve_pb2.InferParameter]) -> dict[s
         name: getattr(value, value.WhichOneof("parameter_choice") or "int64_param")
         for name, value in parameters.items()
     }
+
+
+def _has_no_facts(text: bytes) -> bool:
+    # With bytes, Python's `in` makes and drops a TypeError first.
+    return text.find(_SEQUENCE) < 0 and text.find(_REGION) < 0
 
 
 def _region_range(parameters: Mapping[str, Any]) -> RegionRange | None:

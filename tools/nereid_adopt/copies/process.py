@@ -87,7 +87,7 @@ class Copies:
                 await self.drain()
                 return message
             case _:
-                await self.add(CopiedCall(*message))
+                await self.add(CopiedCall.from_fields(message))
         return None
 
     async def add(self, call: CopiedCall) -> None:

@@ -12,13 +12,9 @@ from nereid.rpc.grpc.metadata import decode_pairs
 from nereid_adopt.calls.requests import decoded
 from nereid_adopt.calls.traffic import Side
 from nereid_adopt.copies.decoding import inline_grpc, inline_http
-from nereid_adopt.proxy.http_server import (
-    CutOffError,
-    HttpExchange,
-    HttpServerConnection,
-    NoResponseError,
-)
-from nereid_adopt.proxy.recorder import GrpcReply, HttpReply
+from nereid_adopt.proxy.http_responses import ResponseHeads
+from nereid_adopt.proxy.http_server import CutOffError, HttpServerConnection, NoResponseError
+from nereid_adopt.proxy.recorder import GrpcReply, HttpReply, pieces_of
 
 if TYPE_CHECKING:
     from nereid_adopt.proxy.recorder import CopiedCall
@@ -45,6 +41,7 @@ class CopySender:
     ) -> None:
         self._http = [(endpoint.address, endpoint.client_tls()) for endpoint in http]
         self._timeout_s = timeout_s
+        self._heads = ResponseHeads()
         self._idle: dict[Side, list[HttpServerConnection]] = {side: [] for side in Side}
         self.channels = {
             side: SocketChannel(grpc[side].address, ChannelOptions(tls=grpc[side].client_tls()))
@@ -85,11 +82,11 @@ class CopySender:
         parts = [b"POST %s HTTP/1.1\r\n%s\r\n" % (target, head), body]
         side = call.side.other
         idle = self._idle[side]
-        connection = idle.pop() if idle else HttpServerConnection(*self._http[side])
-        exchange = HttpExchange(parts)
+        address, tls = self._http[side]
+        connection = idle.pop() if idle else HttpServerConnection(address, self._heads, tls)
         try:
             async with asyncio.timeout(self._timeout_s):
-                await connection.exchange(exchange)
+                response = await connection.request(parts)
         except TimeoutError:
             connection.close()
             raise NotCopiedError("the copy timed out") from None
@@ -98,8 +95,7 @@ class CopySender:
             raise NotCopiedError("the other server did not respond") from error
         if connection.is_open:
             idle.append(connection)
-        parser = exchange.parser
-        return HttpReply(parser.status, tuple(parser.body), parser.json_bytes)
+        return HttpReply(response.status, pieces_of(response.body or ()), response.json_bytes)
 
     async def _send_grpc(self, call: CopiedCall) -> GrpcReply:
         message = b"".join(call.request)

@@ -28,11 +28,15 @@ def without_defaults(value: Any) -> Any:
         return {name: item for name, item in kept.items() if item is not None} or None
     if isinstance(value, list):
         # Tensors that a backend completes come in any order.
-        return sorted(map(without_defaults, value), key=str) or None
+        return sorted(map(without_defaults, value), key=_sorted_text) or None
     # Numbers of 64 bits are text in protobuf's JSON.
     if value in (0, "0", "", False, None) or value in _DEFAULT_NAMES:
         return None
     return str(value)
+
+
+def _sorted_text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
 
 
 _DEFAULT_NAMES: Final = ("FORMAT_NONE", "MODEL_PRIORITY_DEFAULT", "REJECT")

@@ -163,7 +163,7 @@ def _shape_differences(old: _Reply, new: _Reply) -> Iterator[str]:
         ("the old server", of_old - of_new - _below(of_old, empty_at_new)),
         ("the mesh", of_new - of_old - _below(of_new, empty_at_old)),
     ):
-        # Of a member with members, only its own name.
+        # The name of a member stands for those of its own members.
         yield from (f"only {whom} has {name}" for name in sorted(names - _below(names, names)))
 
 

@@ -27,7 +27,7 @@ from nereid_adopt.proxy.proxy_stream import StreamOwner
 from nereid_adopt.proxy.recorder import NO_REGION, CopiedCall, GrpcReply, StreamEvent, pieces_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from nereid.rpc.grpc.messages import AllocateBuffer
     from nereid.rpc.grpc.status import RpcError
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 _UNAVAILABLE: Final = b"%d" % Status.UNAVAILABLE
 _OK: Final = b"0"
 _UNREACHABLE: Final = "the server cannot be reached"
+# Length of the prefix of a message.
+_PREFIX_BYTES: Final = 5
 _ATTEMPTS: Final = 2
 # Connections that may be closed while a call waits for a stream.
 _DIALS: Final = 3
@@ -56,7 +58,8 @@ class GrpcClient:
         self.site = site
         self.draw = site.traffic.draw_connection()
         self.servers = tuple(
-            GrpcServer(*pair) for pair in zip(site.grpc_addresses, site.grpc_tls, strict=True)
+            GrpcServer(address, self._on_connected, tls)
+            for address, tls in zip(site.grpc_addresses, site.grpc_tls, strict=True)
         )
         self.tasks: set[asyncio.Task[None]] = set()
         self._protocol: StreamProtocol[Http2ClientConnection] | None = None
@@ -75,7 +78,7 @@ class GrpcClient:
     def _on_stream(self, stream: ProxyStream, head: Block) -> UnaryCall | StreamCall:
         path = (head.get(b":path") or b"").decode("latin-1")
         kind = grpc_call(path)
-        if kind in {CallKind.INFER, CallKind.CHANGE}:
+        if kind is CallKind.INFER or kind is CallKind.CHANGE:
             return UnaryCall(self, stream, head, path, kind)
         return StreamCall(self, stream, head, path, copied=kind is CallKind.STREAM)
 
@@ -86,6 +89,15 @@ class GrpcClient:
             task.cancel()
         for server in self.servers:
             server.close()
+
+    def _on_connected(self, server: Http2ServerConnection) -> None:
+        assert self._protocol is not None
+        client = self._protocol.connection
+        if client.leaving:
+            server.writer.abort()
+            return
+        client.peers.append(server)
+        server.peers.append(client)
 
     def send_request(
         self,
@@ -122,8 +134,12 @@ class GrpcClient:
         if not response.is_done:
             response.server = connection.request(head.encoded, content, response)
 
-    def message_of(self, head: Block | None, content: Iterable[bytes]) -> bytes | None:
+    def message_of(self, head: Block | None, content: list[bytes]) -> bytes | None:
         """Return the message in the content of a unary call, or `None` if it is damaged."""
+        if len(content) == 1:
+            message = whole_message(content[0])
+            if message is not None:
+                return message
         self._found.clear()
         self._reader.begin(head)
         for piece in content:
@@ -149,8 +165,14 @@ class GrpcClient:
 class GrpcServer:
     """Connection to a server over HTTP/2, dialled when it is needed."""
 
-    def __init__(self, address: str, tls: Tls | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        on_connected: Callable[[Http2ServerConnection], None],
+        tls: Tls | None = None,
+    ) -> None:
         self._address = address
+        self._on_connected = on_connected
         self._tls = tls
         self._dialer = Dialer(address, CONNECT_TIMEOUT_S)
         self._connection: Http2ServerConnection | None = None
@@ -188,11 +210,20 @@ class GrpcServer:
     def _on_dialed(self, task: asyncio.Task[StreamProtocol[Http2ServerConnection]]) -> None:
         self._dialing = None
         if not task.cancelled() and task.exception() is None:
-            self._connection = task.result().connection
+            self._connection = connection = task.result().connection
+            self._on_connected(connection)
 
 
 def _dial() -> StreamProtocol[Http2ServerConnection]:
     return StreamProtocol(Http2ServerConnection)
+
+
+def whole_message(content: bytes) -> bytes | None:
+    """Return the message if the content is one that is not compressed, else `None`."""
+    if len(content) < _PREFIX_BYTES or content[0]:
+        return None
+    size = content[1] << 24 | content[2] << 16 | content[3] << 8 | content[4]
+    return content[_PREFIX_BYTES:] if size == len(content) - _PREFIX_BYTES else None
 
 
 class Messages:
@@ -322,7 +353,6 @@ class _Response(StreamOwner):
             self._pass_on_head()
             if self._client is not None:
                 self._client.end(trailers.encoded if trailers is not None else b"")
-                self._client.connection.flush_if_alone()
         self._finish()
 
     def on_reset(self, code: int, *, processed: bool) -> None:
@@ -409,7 +439,7 @@ class UnaryCall(StreamOwner):
         site = self._client.site
         side = site.traffic.side_of_other_calls()
         if self._kind is CallKind.INFER:
-            begin = b"".join(self._content)[5 : 5 + _BEGIN_BYTES]
+            begin = b"".join(self._content)[_PREFIX_BYTES : _PREFIX_BYTES + _BEGIN_BYTES]
             is_compressed = self._content[0][:1] != b"\0"
             model, facts = ("", NO_FACTS) if is_compressed else grpc_leading_facts(begin)
             if facts.step is not None:

@@ -3,6 +3,8 @@
 A request or response that finds no space is passed on as it arrives, and has no copy.
 """
 
+# layout: compiled
+
 from __future__ import annotations
 
 from typing import Final

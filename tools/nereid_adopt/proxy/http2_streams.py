@@ -40,12 +40,33 @@ class StreamConnection(StreamHolder):
             limits, self, self, server=server, wake=writer.wake
         )
         self.leaving = False
+        # Connections to which this one's content is passed on.
+        self.peers: list[StreamConnection] = []
         self._decoder = HeaderDecoder(limits.max_header_list_bytes)
         self._blocks: BoundedCache[bytes, Block] = BoundedCache(_CACHED_BLOCKS)
+
+    def receive(self, data: bytes) -> bool:
+        """Process received bytes, and write what is to be passed on at once, in one piece each.
+
+        Returns whether frames are left for another turn.
+        """
+        peers = self.peers
+        self.writer.begin_turn()
+        for peer in peers:
+            peer.writer.begin_turn()
+        unread = self.http2.receive_data(data)
+        for peer in peers:
+            peer.writer.end_turn()
+        self.writer.end_turn()
+        return unread
 
     def connection_lost(self) -> None:
         """End all streams."""
         self.leaving = True
+        peers, self.peers = self.peers, []
+        for peer in peers:
+            if self in peer.peers:
+                peer.peers.remove(self)
         for stream in self.http2.connection_lost():
             self._close(stream, Code.CONNECT_ERROR, processed=True)
         self.on_closed()
@@ -197,16 +218,11 @@ class Http2ServerConnection(StreamConnection):
             self._waiting.append(start)
 
     def request(self, block: bytes, content: list[bytes], owner: StreamOwner) -> ProxyStream:
-        """Open a stream, and send a whole request on it: at once if no other stream is open."""
-        is_alone = not self.http2.streams.open
-        if is_alone:
-            self.writer.begin_turn()
+        """Open a stream, and send a whole request on it."""
         stream = self.open(block, owner)
-        for piece in content:
+        for piece in content[:-1]:
             stream.send_content(piece)
-        stream.end()
-        if is_alone:
-            self.writer.end_turn()
+        stream.send_last(content[-1] if content else b"")
         return stream
 
     def open(self, block: bytes, owner: StreamOwner) -> ProxyStream:

@@ -24,6 +24,11 @@ class StreamProtocol(Http2Protocol, Generic[_Connection]):
         self.connection = make_connection(self.writer)
         self.http2 = self.connection.http2
 
+    def data_received(self, data: bytes) -> None:
+        """Process received bytes."""
+        if self.connection.receive(data):
+            self._read_on_later()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """End all streams."""
         super().connection_lost(exc)

@@ -1,4 +1,9 @@
-"""Requests of one HTTP/1.1 connection, parsed by httptools and written anew for a server."""
+"""Requests of one HTTP/1.1 connection, parsed by httptools and written anew for a server.
+
+A request whose head repeats the last one byte by byte needs no parser, and is passed on as it is.
+"""
+
+# layout: compiled
 
 from __future__ import annotations
 
@@ -7,19 +12,56 @@ from typing import TYPE_CHECKING, Final
 
 import httptools
 
+from nereid_adopt.calls.kinds import CallKind, HttpCall, http_call
 from nereid_adopt.proxy.held_bytes import NO_SPACE, HeldBytes, Holder
+from nereid_adopt.proxy.recorder import MIN_BUFFER_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _MAX_HEAD_BYTES: Final = 1 << 18
-# Pieces of a streamed body that wait for the server.
+_MAX_KNOWN_BYTES: Final = 4096
 TOO_LARGE: Final = "the request is too large"
 _CONTINUE: Final = b"100-continue"
+_NO_CALL: Final = HttpCall(CallKind.OTHER)
 
 
 class HeadTooLargeError(Exception):
     """Raised for a request whose head is too large."""
+
+
+class RequestHead:
+    """Head of one request, or of several equal ones. encoded: the head as a server gets it."""
+
+    def __init__(self) -> None:
+        self.method = ""
+        self.target = b""
+        self.path = ""
+        self.headers: tuple[tuple[bytes, bytes], ...] = ()
+        self.keep_alive = True
+        self.chunked = False
+        self.content_length = 0
+        self.json_bytes = 0
+        self.encoding = ""
+        self.encoded = b""
+        self.call = _NO_CALL
+
+    def complete(
+        self, method: str, version: str, headers: list[tuple[bytes, bytes]], *, keep_alive: bool
+    ) -> None:
+        """Add what is known when all headers have arrived."""
+        self.method = method
+        self.path = self.target.decode("latin-1")
+        self.headers = tuple(headers)
+        self.keep_alive = keep_alive
+        self.call = http_call(method, self.target)
+        last = b"HTTP/1.1" if version == "1.1" else b"HTTP/1.0"
+        lines = [b" ".join((method.encode("latin-1"), self.target, last))]
+        for name, value in headers:
+            # The proxy itself replies to it.
+            if name.lower() != b"expect":
+                lines.append(b"%s: %s" % (name, value))
+        self.encoded = b"\r\n".join((*lines, b"\r\n"))
 
 
 class HttpRequest:
@@ -28,61 +70,71 @@ class HttpRequest:
     arriving: pieces of a body that is not kept, then `None`. why_not_kept: the reason.
     """
 
-    def __init__(self, held: Holder) -> None:
+    def __init__(self, head: RequestHead, held: Holder) -> None:
+        self.head = head
         self.held = held
         self.why_not_kept = ""
-        self.method = ""
-        self.target = b""
-        self.version = "1.1"
-        self.headers: list[tuple[bytes, bytes]] = []
-        self.keep_alive = True
-        self.chunked = False
         self.expects_continue = False
-        self.content_length = 0
-        self.json_bytes = 0
-        self.encoding = ""
-        self.pieces: list[bytes] = []
+        self.pieces: list[bytes | memoryview] = []
         self.body_bytes = 0
         self.arriving: asyncio.Queue[bytes | None] | None = None
+        # The whole request, if a server may get it as it has arrived.
+        self._as_sent: bytes | None = None
+
+    def set_whole(self, data: bytes) -> None:
+        """Set a request that has arrived as a whole, and whose head is known."""
+        self._as_sent = data
+        start = len(self.head.encoded)
+        self.body_bytes = len(data) - start
+        if self.body_bytes >= MIN_BUFFER_BYTES:
+            self.pieces.append(memoryview(data)[start:])
+        elif self.body_bytes:
+            self.pieces.append(data[start:])
 
     @property
     def body(self) -> bytes:
         """The whole body of a request that was kept."""
-        if len(self.pieces) != 1:
-            self.pieces = [b"".join(self.pieces)]
-        return self.pieces[0]
+        return b"".join(self.pieces)
 
     @property
     def json_text(self) -> bytes:
         """The body's JSON, with the begin of the tensors that may follow it."""
-        if not self.json_bytes or self.encoding:
+        size = self.head.json_bytes
+        if not size or self.head.encoding:
             return self.body
         text = b""
         for piece in self.pieces:
-            text += piece
-            if len(text) >= self.json_bytes:
+            text += piece[:size]
+            if len(text) >= size:
                 break
         return text
 
-    def head(self) -> bytes:
-        """Return the request's head; the proxy itself has replied to `Expect`."""
-        lines = [f"{self.method} ".encode("latin-1") + self.target + b" HTTP/1.1"]
-        if self.version != "1.1":
-            lines = [f"{self.method} ".encode("latin-1") + self.target + b" HTTP/1.0"]
-        lines += (b"%s: %s" % field for field in self.headers if field[0].lower() != b"expect")
-        return b"\r\n".join((*lines, b"\r\n"))
+    def parts(self) -> list[bytes | memoryview]:
+        """Return the request, so far as it has arrived, as a server gets it."""
+        if self._as_sent is not None:
+            return [self._as_sent]
+        parts: list[bytes | memoryview] = [self.head.encoded]
+        if not self.head.chunked:
+            parts += self.pieces
+        else:
+            parts += map(self.encode_piece, self.pieces)
+            if self.arriving is None:
+                parts.append(self.end())
+        return parts
 
-    def encode_piece(self, piece: bytes) -> bytes:
+    def encode_piece(self, piece: bytes | memoryview) -> bytes:
         """Return a part of the body as it is sent."""
-        return b"%x\r\n%s\r\n" % (len(piece), piece) if self.chunked else piece
+        if self.head.chunked:
+            return b"%x\r\n%s\r\n" % (len(piece), piece)
+        return bytes(piece)
 
     def end(self) -> bytes:
         """Return what follows the body."""
-        return b"0\r\n\r\n" if self.chunked else b""
+        return b"0\r\n\r\n" if self.head.chunked else b""
 
 
 class RequestReader:
-    """Parser of requests; the parser calls methods such as on_url()."""
+    """Parser of requests; httptools calls methods such as on_url()."""
 
     def __init__(
         self,
@@ -95,51 +147,102 @@ class RequestReader:
         self._held_bytes = held_bytes
         self._on_request = on_request
         self._parser = httptools.HttpRequestParser(self)
+        # The request that arrives.
         self.request: HttpRequest | None = None
+        self.has_head = False
+        self._headers: list[tuple[bytes, bytes]] = []
         self._head_bytes = 0
+        self._known: RequestHead | None = None
+        # Received bytes that begin with the request, if its head may become the known one.
+        self._first: bytes | None = None
+        # Bytes of the request whose head is not complete, in case it turns out to be malformed.
+        self._unparsed: list[bytes] = []
+        self._has_completed = False
 
     def feed(self, data: bytes) -> None:
         """Parse bytes. Raises httptools.HttpParserError or HeadTooLargeError."""
+        if self.request is None:
+            data = self._read_known(data)
+            if not data:
+                return
+            self._first = data
+        self._has_completed = False
+        self._unparsed.append(data)
         self._parser.feed_data(data)
+        if self.request is None or self.has_head:
+            self._unparsed.clear()
+            self._head_bytes = 0
+        else:
+            # httptools keeps a header until its end, so the callbacks cannot count.
+            self._head_bytes += len(data)
+            if self._head_bytes > _MAX_HEAD_BYTES:
+                raise HeadTooLargeError
+
+    @property
+    def malformed(self) -> bytes:
+        """The bytes of the request that could not be parsed; empty if others came with it."""
+        return b"" if self._has_completed else b"".join(self._unparsed)
+
+    def _read_known(self, data: bytes) -> bytes:
+        """Read requests whose head is known; return the rest."""
+        head = self._known
+        if head is None:
+            return data
+        at, size = 0, len(head.encoded) + head.content_length
+        while len(data) - at >= size and data.startswith(head.encoded, at):
+            held = Holder(self._held_bytes)
+            if not held.add(head.content_length):
+                # The parser passes on a request that is not kept.
+                break
+            request = HttpRequest(head, held)
+            request.set_whole(data if len(data) == size else data[at : at + size])
+            at += size
+            self._on_request(request)
+        return data[at:] if at else data
 
     def on_message_begin(self) -> None:
         """Begin a request; called by httptools."""
-        self.request = HttpRequest(Holder(self._held_bytes))
-        self._head_bytes = 0
+        self.request = HttpRequest(RequestHead(), Holder(self._held_bytes))
+        self.has_head = False
+        self._headers = []
 
     def on_url(self, url: bytes) -> None:
         """Keep a part of the target; called by httptools."""
         assert self.request is not None
-        self._count(len(url))
-        self.request.target += url
+        self.request.head.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header; called by httptools, for trailers of chunks as well."""
-        assert self.request is not None
-        self._count(len(name) + len(value))
-        if self.request.method:
+        request = self.request
+        assert request is not None
+        if self.has_head:
             return
-        self.request.headers.append((name, value))
+        self._headers.append((name, value))
+        head = request.head
         key = name.lower()
         if key == b"content-length":
-            self.request.content_length = int(value)
+            head.content_length = int(value)
         elif key == b"transfer-encoding":
-            self.request.chunked = True
+            head.chunked = True
         elif key == b"expect":
-            self.request.expects_continue = value.lower() == _CONTINUE
+            request.expects_continue = value.lower() == _CONTINUE
         elif key == b"content-encoding":
-            self.request.encoding = value.decode("latin-1").lower()
+            head.encoding = value.decode("latin-1").lower()
         elif key == b"inference-header-content-length" and value.isdigit():
-            self.request.json_bytes = int(value)
+            head.json_bytes = int(value)
 
     def on_headers_complete(self) -> None:
         """Decide whether the body is kept; called by httptools."""
-        request = self.request
+        request, parser = self.request, self._parser
         assert request is not None
-        request.method = self._parser.get_method().decode("latin-1")
-        request.version = self._parser.get_http_version()
-        request.keep_alive = self._parser.should_keep_alive()
-        if request.content_length > self._max_body_bytes:
+        self.has_head = True
+        request.head.complete(
+            parser.get_method().decode("latin-1"),
+            parser.get_http_version(),
+            self._headers,
+            keep_alive=parser.should_keep_alive(),
+        )
+        if request.head.content_length > self._max_body_bytes:
             self._begin_stream(request, TOO_LARGE)
 
     def on_body(self, piece: bytes) -> None:
@@ -160,17 +263,24 @@ class RequestReader:
         """Hand on a complete request; called by httptools."""
         request, self.request = self.request, None
         assert request is not None
+        self._has_completed = True
+        first, self._first = self._first, None
         if request.arriving is not None:
             request.arriving.put_nowait(None)
-        else:
-            self._on_request(request)
+            return
+        head = request.head
+        if (
+            first is not None
+            # Then it is also passed on as it is.
+            and first.startswith(head.encoded)
+            and head.keep_alive
+            and not head.chunked
+            and len(head.encoded) <= _MAX_KNOWN_BYTES
+        ):
+            self._known = head
+        self._on_request(request)
 
     def _begin_stream(self, request: HttpRequest, reason: str) -> None:
         request.why_not_kept = reason
         request.arriving = asyncio.Queue()
         self._on_request(request)
-
-    def _count(self, size: int) -> None:
-        self._head_bytes += size
-        if self._head_bytes > _MAX_HEAD_BYTES:
-            raise HeadTooLargeError

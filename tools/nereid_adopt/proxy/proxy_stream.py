@@ -70,11 +70,6 @@ class StreamHolder:
     def on_stream_closed(self) -> None:
         """Handle a stream that this side has reset."""
 
-    def flush_if_alone(self) -> None:
-        """Write at once if no other stream can join the write."""
-        if len(self.http2.streams.open) <= 1:
-            self.writer.flush()
-
 
 class ProxyStream(Stream):
     """Stream of either kind of connection."""
@@ -117,6 +112,18 @@ class ProxyStream(Stream):
             sender.write(frames.frame(frames.DATA, 0, self.id, content))
         else:
             sender.enqueue(self, (content,))
+
+    def send_last(self, content: bytes) -> None:
+        """Send the last content and the end of this side, in one frame if the windows allow it."""
+        if not self.is_open:
+            return
+        sender = self.connection.http2.sender
+        if sender.take_window(self, len(content)):
+            sender.write(frames.frame(frames.DATA, frames.END_STREAM, self.id, content))
+            sender.close_local(self)
+        else:
+            self.send_content(content)
+            sender.end_stream(self)
 
     def end(self, trailers: bytes = b"") -> None:
         """End this side, with trailers or headers if there are any."""

@@ -11,13 +11,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pickle import PickleBuffer
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nereid.core.errors import Unavailable
 from nereid_adopt.calls.traffic import SequenceStep, Side
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from nereid.comparison.process import ReportProcess
     from nereid_adopt.calls.requests import RequestFacts
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 BROKEN_SEQUENCE: Final = "a request of its sequence was not copied"
 LOST: Final = "the process of copies died"
 NO_REGION: Final = "its shared memory cannot be read"
-_MIN_BUFFER_BYTES: Final = 8192
+# Larger pieces of content are neither sliced nor pickled: that would copy them.
+MIN_BUFFER_BYTES: Final = 8192
 _MAX_DRAIN_S: Final = 2.0
 _MAX_BROKEN: Final = 100_000
 _MAX_COUNTS: Final = 1000
@@ -35,59 +36,141 @@ _OVERHEAD_BYTES: Final = 1000
 _MAX_WAITING: Final = 64
 _WAIT_S: Final = 0.005
 _OTHER: Final = "(other)"
+_NOTHING: Final[Mapping[str, bytes]] = {}
 
 
 # Content as it arrived. Large pieces reach the process of copies without a copy of their own.
 Pieces = tuple["bytes | PickleBuffer", ...]
 
 
-def pieces_of(content: Iterable[bytes]) -> Pieces:
+def pieces_of(content: Sequence[bytes | memoryview]) -> Pieces:
     """Return content as a call has it."""
-    return tuple(
-        PickleBuffer(piece) if len(piece) >= _MIN_BUFFER_BYTES else piece for piece in content
-    )
+    if len(content) == 1:
+        return (_piece_of(content[0]),)
+    return tuple([_piece_of(piece) for piece in content])
 
 
-class HttpReply(NamedTuple):
+def _piece_of(piece: bytes | memoryview) -> bytes | PickleBuffer:
+    return PickleBuffer(piece) if len(piece) >= MIN_BUFFER_BYTES else bytes(piece)
+
+
+# Calls and replies are no named tuples, which are made by interpreted code.
+class HttpReply:
     """Response of one server over HTTP.
 
     json_bytes: length of the JSON, 0 if all of it is. encoding: its `Content-Encoding`.
     """
 
-    status: int
-    body: Pieces
-    json_bytes: int = 0
-    encoding: str = ""
+    def __init__(self, status: int, body: Pieces, json_bytes: int = 0, encoding: str = "") -> None:
+        self.status = status
+        self.body = body
+        self.json_bytes = json_bytes
+        self.encoding = encoding
 
 
-class GrpcReply(NamedTuple):
+class GrpcReply:
     """Response of one server over gRPC: the pieces of a message, or a status that is not OK."""
 
-    message: Pieces | None
-    status: str = ""
-    text: str = ""
+    def __init__(self, message: Pieces | None, status: str = "", text: str = "") -> None:
+        self.message = message
+        self.status = status
+        self.text = text
 
 
-class CopiedCall(NamedTuple):
+class CopiedCall:
     """A call that one server has responded to, and that the other one is to get as well.
 
-    inputs, outputs: contents of shared memory by tensor, which the copy has inline.
+    path: HTTP's target, or gRPC's path. headers: HTTP's headers, or gRPC's metadata. inputs,
+    outputs: contents of shared memory by tensor, which the copy has inline.
     """
 
-    model: str
-    side: Side
-    # HTTP's target, or gRPC's path.
-    path: str
-    # HTTP's headers, or gRPC's metadata.
-    headers: tuple[tuple[bytes, bytes], ...]
-    request: Pieces
-    reply: HttpReply | GrpcReply
-    latency_s: float
-    step: SequenceStep | None = None
-    json_bytes: int = 0
-    encoding: str = ""
-    inputs: Mapping[str, bytes] = {}
-    outputs: Mapping[str, bytes] = {}
+    def __init__(  # noqa: PLR0913, PLR0917 (most by keyword)
+        self,
+        model: str,
+        side: Side,
+        path: str,
+        headers: tuple[tuple[bytes, bytes], ...],
+        request: Pieces,
+        reply: HttpReply | GrpcReply,
+        latency_s: float,
+        step: SequenceStep | None = None,
+        json_bytes: int = 0,
+        encoding: str = "",
+        inputs: Mapping[str, bytes] = _NOTHING,
+        outputs: Mapping[str, bytes] = _NOTHING,
+    ) -> None:
+        self.model = model
+        self.side = side
+        self.path = path
+        self.headers = headers
+        self.request = request
+        self.reply = reply
+        self.latency_s = latency_s
+        self.step = step
+        self.json_bytes = json_bytes
+        self.encoding = encoding
+        self.inputs = inputs
+        self.outputs = outputs
+
+    def fields(self) -> tuple[object, ...]:
+        """Return the argument of from_fields(), with few objects: each costs when it is pickled."""
+        reply = self.reply
+        if isinstance(reply, HttpReply):
+            status: int | str = reply.status
+            content: Pieces | None = reply.body
+            json_bytes, text = reply.json_bytes, reply.encoding
+        else:
+            status, content, json_bytes, text = reply.status, reply.message, 0, reply.text
+        return (
+            status,
+            _packed(content),
+            json_bytes,
+            text,
+            self.model,
+            self.side,
+            self.path,
+            self.headers,
+            _packed(self.request),
+            self.latency_s,
+            self.step,
+            self.json_bytes,
+            self.encoding,
+            self.inputs or None,
+            self.outputs or None,
+        )
+
+    @staticmethod
+    def from_fields(fields: tuple[Any, ...]) -> CopiedCall:
+        """Return the call whose fields() these are."""
+        status, content, reply_json_bytes, text, model, side, path, headers, request = fields[:9]
+        latency_s, step, json_bytes, encoding, inputs, outputs = fields[9:]
+        pieces = _unpacked(content)
+        if isinstance(status, str):
+            reply: HttpReply | GrpcReply = GrpcReply(pieces, status, text)
+        else:
+            reply = HttpReply(status, pieces or (), reply_json_bytes, text)
+        return CopiedCall(
+            model,
+            side,
+            path,
+            headers,
+            _unpacked(request) or (),
+            reply,
+            latency_s,
+            step,
+            json_bytes,
+            encoding,
+            inputs or _NOTHING,
+            outputs or _NOTHING,
+        )
+
+
+def _packed(pieces: Pieces | None) -> object:
+    return pieces[0] if pieces is not None and len(pieces) == 1 else pieces
+
+
+def _unpacked(content: Any) -> Pieces | None:
+    return content if content is None or isinstance(content, tuple) else (content,)
 
 
 class StreamEvent(NamedTuple):
@@ -110,19 +193,19 @@ class DrainQuestion:
 class Recorder:
     """Sender of calls to the process of copies. It never waits.
 
-    responses: number of calls by the side that responded. not_copied: number of inferences by model
-    and reason.
+    responses: number of calls by the side that responded, in the order of Side. not_copied: number
+    of inferences by model and reason.
     """
 
     def __init__(self, process: ReportProcess) -> None:
         self._process = process
-        self.responses: Counter[Side] = Counter()
+        self.responses = [0 for _ in Side]
         self.failovers = 0
         self.failures = 0
         self.not_copied: Counter[tuple[str, str]] = Counter()
         self.changes: Counter[tuple[str, bool]] = Counter()
         # Copies by model that the process got and no checkpoint has.
-        self._unsettled: Counter[str] = Counter()
+        self._unsettled: dict[str, int] = {}
         self._last_stream = self._last_lost_stream = -1
         self._abandoned: list[int] = []
         # Sequences of which a request was not copied.
@@ -161,9 +244,9 @@ class Recorder:
         """Queue a call, or count it if the queue is full; size_bytes: of request and response."""
         size_bytes += _OVERHEAD_BYTES
         for contents in (call.inputs, call.outputs):
-            size_bytes += sum(map(len, contents.values()))
-        # A plain tuple is pickled in a fifth of the time.
-        if self._process.submit(call.model, tuple(call), size_bytes):
+            if contents:
+                size_bytes += sum(map(len, contents.values()))
+        if self._process.submit(call.model, call.fields(), size_bytes):
             self._count_sent(call.model)
         else:
             self._break_sequence(call.step)
@@ -186,8 +269,9 @@ class Recorder:
         Called when the process gets no more of them.
         """
         self.on_checkpoint()
-        for model, number in (+self._unsettled).items():
-            self._count_not_copied(model, LOST, number)
+        for model, number in self._unsettled.items():
+            if number > 0:
+                self._count_not_copied(model, LOST, number)
         self._unsettled.clear()
         self._abandoned.clear()
         self._last_lost_stream = self._last_stream
@@ -197,7 +281,8 @@ class Recorder:
     def on_checkpoint(self) -> None:
         """Count the copies that a checkpoint has."""
         for model, number in self._process.take_settled().items():
-            self._unsettled[model if model in self._unsettled else _OTHER] -= number
+            name = model if model in self._unsettled else _OTHER
+            self._unsettled[name] = self._unsettled.get(name, 0) - number
 
     def skip(self, model: str, reason: str, step: SequenceStep | None = None) -> None:
         """Count a request that has no copy."""
@@ -238,7 +323,7 @@ class Recorder:
     def _count_sent(self, model: str) -> None:
         if model not in self._unsettled and len(self._unsettled) >= _MAX_COUNTS:
             model = _OTHER
-        self._unsettled[model] += 1
+        self._unsettled[model] = self._unsettled.get(model, 0) + 1
 
     def _count_not_copied(self, model: str, reason: str, number: int = 1) -> None:
         # Clients may name any models.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from nereid_adopt.calls.regions import Regions
 from nereid_adopt.calls.traffic import Traffic
 from nereid_adopt.proxy.held_bytes import HeldBytes
+from nereid_adopt.proxy.http_responses import ResponseHeads
 
 if TYPE_CHECKING:
     from nereid.rpc.net.tls_files import Tls
@@ -56,12 +57,15 @@ class Site:
         self.max_change_s = max_change_s
         self.traffic = Traffic()
         self.regions = Regions()
+        self.http_heads = ResponseHeads()
         self.connections: set[Closable] = set()
         self._streams = count()
 
     def side_of_request(self, facts: RequestFacts) -> Side:
         """Return who responds to an inference: by weight, if that server has its regions."""
         side = self.traffic.side_of_request(facts.step)
+        if not (facts.input_ranges or facts.output_ranges):
+            return side
         if self.regions.are_at(side, facts) or not self.regions.are_at(side.other, facts):
             return side
         if facts.step is not None:

@@ -144,3 +144,10 @@ def test_a_server_that_cannot_be_asked_is_named() -> None:
     assert document["unavailable"].startswith("control calls were not compared: ")
     # Its index is of another form.
     assert _compare(_documents(), _documents(**{"/v2/repository/index": [1]}))["unavailable"]
+
+
+def test_members_of_configurations_come_in_any_order() -> None:
+    steps = [{"model_name": "add", "map": {"A": "X", "B": "W"}}, {"model_name": "add", "map": {}}]
+    turned = [{"map": dict(reversed(step["map"].items())), "model_name": "add"} for step in steps]  # type: ignore[attr-defined]
+    new = _documents(**{"MODEL/config": {"name": "m", "step": turned}})
+    assert _found(_compare(_documents(**{"MODEL/config": {"name": "m", "step": steps}}), new)) == []

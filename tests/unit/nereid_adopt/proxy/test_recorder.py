@@ -1,9 +1,19 @@
+import pickle
 from typing import Final
+
+import pytest
 
 from nereid.comparison.process import ReportProcess
 from nereid_adopt.calls.requests import NO_FACTS, RequestFacts
 from nereid_adopt.calls.traffic import SequenceStep, Side
-from nereid_adopt.proxy.recorder import BROKEN_SEQUENCE, CopiedCall, HttpReply, Recorder
+from nereid_adopt.proxy.recorder import (
+    BROKEN_SEQUENCE,
+    CopiedCall,
+    GrpcReply,
+    HttpReply,
+    Recorder,
+    pieces_of,
+)
 
 _REPLY: Final = HttpReply(200, (b"{}",))
 
@@ -46,3 +56,43 @@ def test_counts_by_names_of_clients_are_bounded() -> None:
         found.note_change(f"c{number}", ok=True)
     assert found.not_copied["(other)", "too large"] == 100
     assert found.changes["(other)", True] == 100
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        HttpReply(200, (b"{}", b"more"), 2, "gzip"),
+        HttpReply(400, ()),
+        GrpcReply((b"message",)),
+        GrpcReply((b"",)),
+        GrpcReply(None),
+        GrpcReply(None, "5", "none"),
+    ],
+)
+def test_a_call_is_the_same_at_the_process_of_copies(reply: HttpReply | GrpcReply) -> None:
+    step = SequenceStep("m", "1", start=True, end=False)
+    headers = ((b"a", b"b"),)
+    for request in ((b"x",), (), (b"x", b"y")):
+        sent = CopiedCall(
+            "m", Side.NEW, "/p", headers, request, reply, 0.5, step, 3, "br", {"i": b"1"}
+        )
+        fields = pickle.loads(pickle.dumps(sent.fields()))
+        found = CopiedCall.from_fields(fields)
+        assert found.fields() == sent.fields()
+        assert (found.request, found.inputs, found.outputs) == (request, {"i": b"1"}, {})
+        assert type(found.reply) is type(reply)
+        if isinstance(reply, HttpReply) and isinstance(found.reply, HttpReply):
+            assert found.reply.body == reply.body
+        elif isinstance(reply, GrpcReply) and isinstance(found.reply, GrpcReply):
+            assert found.reply.message == reply.message
+
+
+def test_large_pieces_are_pickled_without_a_copy() -> None:
+    large = bytearray(1 << 14)
+    small, last = pieces_of([b"small", memoryview(large)])
+    (alone,) = pieces_of([memoryview(large)])
+    large[0] = 1
+    assert small == b"small"
+    for piece in (last, alone):
+        assert isinstance(piece, pickle.PickleBuffer)
+        assert bytes(piece) == large

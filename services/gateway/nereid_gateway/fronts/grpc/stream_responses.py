@@ -64,8 +64,11 @@ def reply_to(
 
 def empty_final_reply(head: bytes, request_id: str, timings: str = "") -> bytes:
     """Return the reply that ends a decoupled request. head: the head of the request."""
-    model = kserve_pb2.ModelInferRequest.FromString(head).model_name
-    inner = _Inner(model_name=model, id=request_id)
+    request = kserve_pb2.ModelInferRequest.FromString(head)
+    # As on Triton, the version is the requested one, empty if none was.
+    inner = _Inner(
+        model_name=request.model_name, model_version=request.model_version, id=request_id
+    )
     inner.parameters[_FINAL].bool_param = True
     if timings:
         inner.parameters[STREAM_PARAMETER].string_param = timings

@@ -40,10 +40,11 @@ def test_an_error(head: bytes, model: str, has_final: bool) -> None:
     assert ("triton_final_response" in reply.infer_response.parameters) is has_final
 
 
-def test_the_empty_final_reply() -> None:
-    head = kserve_pb2.ModelInferRequest(model_name="m").SerializeToString()
-    inner = Reply.FromString(empty_final_reply(head, "id")).infer_response
-    assert (inner.model_name, inner.model_version, inner.id) == ("m", "", "id")
+@pytest.mark.parametrize("version", ["", "1"])
+def test_the_empty_final_reply(version: str) -> None:
+    request = kserve_pb2.ModelInferRequest(model_name="m", model_version=version)
+    inner = Reply.FromString(empty_final_reply(request.SerializeToString(), "id")).infer_response
+    assert (inner.model_name, inner.model_version, inner.id) == ("m", version, "id")
     assert inner.parameters["triton_final_response"].bool_param is True
 
 
