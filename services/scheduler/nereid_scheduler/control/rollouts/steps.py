@@ -16,6 +16,9 @@ at the rules may be wrong, and the doubts of all looks add up. Rules are checked
 - after each twentieth of the step's least time, for broken rules alone: a version with few
   requests is back within that time as well. Such a look is also at the last such times, so that a
   long good past hides nothing. The doubts of these looks fall so that together they are one.
+
+Latencies of neighbouring requests are alike: a moment without processor time makes hundreds of them
+slow. A rule of latencies is broken only if the requests after such a look break it as well.
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
 # One-sided, for one look: to go back wrongly may happen once in a million, and to go on needs less.
 _BROKEN_DOUBT: Final = 1e-6
 _PASS_DOUBT: Final = 0.05
+_AGAIN_DOUBT: Final = 1e-3
 _FIRST_LOOK: Final = 20
 _GROWTH: Final = 1.2
 # Looks by time in each step's least time.
@@ -127,6 +131,8 @@ class StepWatch:
         self._next_look = _FIRST_LOOK
         self._timed_look_s = now_s + every_s / _TIMED_LOOKS
         self._timed_looks = 0
+        # Counts when a rule of latencies was found broken, by rule.
+        self._suspected: dict[Rule, tuple[Window, Window]] = {}
         self.checked: list[Checked] = []
 
     def reference(self, old: Window) -> Window:
@@ -167,7 +173,21 @@ class StepWatch:
             ]
             broken = [each for each in checked if each.standing is Standing.BROKEN]
             self.checked = broken or self.checked
-        return self.checked
+        return [self._confirm(each, new, old) for each in self.checked]
+
+    def _confirm(self, checked: Checked, new: Window, old: Window) -> Checked:
+        """Return a broken rule of latencies as open until further requests break it as well."""
+        rule = checked.rule
+        if checked.standing is not Standing.BROKEN or rule.metric in {ERRORS, DIFFERENCE}:
+            return checked
+        new_before, old_before = self._suspected.setdefault(rule, (new, old))
+        reference = old.since(old_before) if self._reference is None else self._reference
+        again = _check_quantile(rule, new.since(new_before), reference, _AGAIN_DOUBT)
+        if again.standing is Standing.BROKEN:
+            return checked
+        if again.standing is Standing.HOLDS:
+            del self._suspected[rule]
+        return checked._replace(standing=Standing.OPEN)
 
     def _timed_windows(self, now_s: float, new: Window, old: Window) -> list[tuple[Window, Window]]:
         """Return both sides' windows of the step, and those of the last one or two times of it."""
