@@ -171,8 +171,8 @@ class StepWatch:
                 for windows in self._timed_windows(now_s, new, old)
                 for rule in rules
             ]
-            broken = [each for each in checked if each.standing is Standing.BROKEN]
-            self.checked = broken or self.checked
+            broken = {each.rule: each for each in checked if each.standing is Standing.BROKEN}
+            self.checked = [*broken.values()] or self.checked
         return [self._confirm(each, new, old) for each in self.checked]
 
     def _confirm(self, checked: Checked, new: Window, old: Window) -> Checked:
