@@ -242,6 +242,7 @@ async def test_a_cancelled_call_holds_nothing() -> None:
             await asyncio.sleep(0)
 
 
+@pytest.mark.usefixtures("_without_garbage_collection")
 @pytest.mark.parametrize("way", [MODEL_INFER, _LOAD])
 @pytest.mark.parametrize("max_held_bytes", [0, 1 << 20])
 async def test_a_call_that_has_its_response_holds_nothing(way: str, max_held_bytes: int) -> None:

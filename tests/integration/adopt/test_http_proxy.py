@@ -351,6 +351,7 @@ async def test_a_disconnected_client_holds_nothing() -> None:
             await asyncio.sleep(0)
 
 
+@pytest.mark.usefixtures("_without_garbage_collection")
 @pytest.mark.parametrize("target", [b"/v2/models/m/infer", b"/v2/repository/models/m/load", b"/x"])
 @pytest.mark.parametrize("max_copied_bytes", [1 << 20, 10_000])
 async def test_a_call_that_has_its_response_holds_nothing(
