@@ -205,7 +205,8 @@ class _Connection:
             self._flush_timer = None
         unsent, self._unsent = self._unsent, []
         self._unsent_bytes = 0
-        if not unsent:
+        # uvloop raises RuntimeError for a closed transport; receive() reports the end.
+        if not unsent or self._transport.is_closing():
             return
         # Unpickling is safe: both ends are ours, and no other process has the socket.
         buffers: list[pickle.PickleBuffer] = []

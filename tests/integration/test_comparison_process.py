@@ -6,6 +6,7 @@ import signal
 from typing import Any
 
 import pytest
+import uvloop
 
 from nereid.comparison.process import ComparisonProcess
 from nereid.comparison.responses import Exchange, Response, Tensor
@@ -66,6 +67,25 @@ async def test_a_process_that_is_killed_harms_nobody() -> None:
             await process.document()
     finally:
         await process.close()
+
+
+def test_questions_that_wait_when_the_process_ends_are_unavailable() -> None:
+    """With uvloop, whose closed transports raise errors of their own."""
+
+    async def ask() -> None:
+        process = ComparisonProcess(parse_rules({}), TallyOptions(), max_queued_bytes=1 << 20)
+        await process.start()
+        assert process._process is not None
+        os.kill(process._process.pid, signal.SIGSTOP)
+        # The second one waits until the first one has its reply.
+        questions = [asyncio.ensure_future(process.checkpoint()) for _ in range(2)]
+        await asyncio.sleep(0)
+        await process.close()
+        for question in questions:
+            with pytest.raises(Unavailable):
+                await question
+
+    uvloop.run(ask())
 
 
 async def test_a_process_that_is_started_anew_goes_on_from_the_last_checkpoint() -> None:

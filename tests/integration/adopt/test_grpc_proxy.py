@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ from tests.support.rpc.echo_service import BIG, Site
 
 _NOBODY = "127.0.0.1:1"
 _STREAM_INFER = "/inference.GRPCInferenceService/ModelStreamInfer"
+_LOAD = "/inference.GRPCInferenceService/RepositoryModelLoad"
 # One method goes the way of inferences, the other one that of unknown methods.
 _WAYS = pytest.mark.parametrize("way", [MODEL_INFER, "/test/Echo"])
 
@@ -36,7 +37,7 @@ async def proxied(
     """
     site = Site()
     handlers = site.handlers()
-    unary = {**handlers.unary, MODEL_INFER: getattr(site, infer)}
+    unary = {**handlers.unary, MODEL_INFER: getattr(site, infer), _LOAD: getattr(site, infer)}
     streams = {**handlers.stream, _STREAM_INFER: site.chat}
     server = Server(replace(handlers, unary=unary, stream=streams))
     address = await server.listen("127.0.0.1:0")
@@ -239,3 +240,19 @@ async def test_a_cancelled_call_holds_nothing() -> None:
         await site.cancelled.wait()
         while held.size_bytes:
             await asyncio.sleep(0)
+
+
+@pytest.mark.usefixtures("_without_garbage_collection")
+@pytest.mark.parametrize("way", [MODEL_INFER, _LOAD])
+@pytest.mark.parametrize("max_held_bytes", [0, 1 << 20])
+async def test_a_call_that_has_its_response_holds_nothing(way: str, max_held_bytes: int) -> None:
+    proxies: list[Proxy] = []
+    for infer in ("echo", "refuse"):
+        async with proxied(infer, max_held_bytes, proxies.append) as (_, _, channel):
+            for _ in range(2):
+                with suppress(RpcError):
+                    await channel.unary(way, bytes(100_000))
+                # Copies are recorded a moment after the responses.
+                async with asyncio.timeout(10):
+                    while proxies[-1].site.held_bytes.size_bytes:
+                        await asyncio.sleep(0)

@@ -351,6 +351,33 @@ async def test_a_disconnected_client_holds_nothing() -> None:
             await asyncio.sleep(0)
 
 
+@pytest.mark.usefixtures("_without_garbage_collection")
+@pytest.mark.parametrize("target", [b"/v2/models/m/infer", b"/v2/repository/models/m/load", b"/x"])
+@pytest.mark.parametrize("max_copied_bytes", [1 << 20, 10_000])
+async def test_a_call_that_has_its_response_holds_nothing(
+    target: bytes, max_copied_bytes: int
+) -> None:
+    async def fail_third(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            _, body = await read_request(reader)
+            if body.endswith(b"3"):
+                return
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+
+    async with proxied(fail_third, max_copied_bytes=max_copied_bytes) as (_, proxy, connect):
+        reader, writer = await connect()
+        for number in (b"1", b"2", b"3"):
+            body = bytes(100_000) + number
+            writer.write(post(target, body))
+            if number == b"3":
+                assert b" 502 " in await reader.readuntil(b"\r\n\r\n")
+            else:
+                assert await read_response(reader) == body
+            # Copies are recorded a moment after the responses.
+            while proxy.site.held_bytes.size_bytes:
+                await asyncio.sleep(0)
+
+
 async def test_a_sequence_without_space_is_not_compared_until_it_starts_anew() -> None:
     async with proxied(echo, max_held_bytes=0) as (_, proxy, connect):
         reader, writer = await connect()

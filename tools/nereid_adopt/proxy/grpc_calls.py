@@ -573,17 +573,22 @@ class UnaryCall(StreamOwner):
         site.recorder.note_change(self._path, ok=response.status == other_status)
 
     async def _change_one(self, side: Side, client: ProxyStream | None) -> _Response:
-        done: asyncio.Future[_Response] = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         response = self._client.send_request(
-            side, client, self._head, self._content, done.set_result
+            side, client, self._head, self._content, partial(_set_done, done)
         )
         if client is not None:
             self._response = response
         try:
-            return await done
+            await done
         except asyncio.CancelledError:
             response.cancel()
             raise
+        return response
+
+
+def _set_done(done: asyncio.Future[None], response: _Response) -> None:  # noqa: ARG001
+    done.set_result(None)
 
 
 class StreamCall(StreamOwner):

@@ -297,5 +297,7 @@ class Http2ServerConnection(StreamConnection):
     def _close_remote(self, stream: ProxyStream) -> None:
         if not stream.state & LOCAL_CLOSED:
             self.http2.sender.reset_stream(stream, Code.CANCEL)
+        # See ProxyStream.end().
+        stream.owner = None
         self.http2.streams.open.pop(stream.id, None)
         self.on_stream_closed()

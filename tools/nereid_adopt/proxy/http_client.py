@@ -178,10 +178,8 @@ class HttpClientConnection:
             self._is_busy = True
             request = self._waiting.popleft()
             self._resume_reading()
-            if request.arriving is not None:
-                self._spawn(self._pass_on_large(request))
-            elif request.head.call.kind is CallKind.CHANGE:
-                self._spawn(self._change(request))
+            if request.arriving is not None or request.head.call.kind is CallKind.CHANGE:
+                self._spawn(self._pass_on(request))
             else:
                 _PassedRequest(self, request).start()
         elif self._has_failed:
@@ -230,6 +228,16 @@ class HttpClientConnection:
             await server.wait_closed()
         self.on_served(keep=False)
 
+    async def _pass_on(self, request: HttpRequest) -> None:
+        try:
+            if request.arriving is not None:
+                await self._pass_on_large(request)
+            else:
+                await self._change(request)
+        finally:
+            # Not with the last reference: the traceback of an exception may have it for long.
+            request.held.release()
+
     async def _pass_on_large(self, request: HttpRequest) -> None:
         """Pass on a request whose body is not kept; it has no copy."""
         site, model = self.site, request.head.call.model
@@ -255,8 +263,6 @@ class HttpClientConnection:
             # Nobody reads the rest of the request.
             self.on_served(keep=False)
             return
-        finally:
-            request.held.release()
         site.recorder.responses[side] += 1
         # Nobody reads the rest of a request that has its response already.
         has_arrived = self._reader.request is not request

@@ -129,6 +129,9 @@ class ProxyStream(Stream):
         """End this side, with trailers or headers if there are any."""
         if self.is_open:
             self.connection.http2.sender.end_stream(self, trailers)
+            if self.state & REMOTE_CLOSED:
+                # Its owner refers to it, and content in a cycle waits for the garbage collector.
+                self.owner = None
 
     def reset(self, code: int = Code.CANCEL) -> None:
         """Reset the stream. Its owner is not called any more."""
