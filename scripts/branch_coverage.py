@@ -1,7 +1,8 @@
 """Measure the branch coverage of modules in folders that setup.py finds marked as covered.
 
-usage: branch_coverage.py [ARGUMENT of pytest ...]. The script runs the unit tests of the layers
-that have such folders. It fails if the coverage is below the recorded share.
+usage: branch_coverage.py [--print-ignored | ARGUMENT of pytest ...]. The script runs the unit tests
+of the layers that have such folders. It fails if the coverage is below the recorded share.
+--print-ignored: print pytest's arguments for a run without these tests instead.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ def main() -> None:
     modules = marked_modules("covered", ROOT)
     # The first two names of a module are its layer.
     layers = {"/".join(name.split(".")[:2]) for name in modules}
-    folders = (f"tests/unit/{layer}" for layer in sorted(layers))
+    folders = [f"tests/unit/{layer}" for layer in sorted(layers)]
+    if sys.argv[1:] == ["--print-ignored"]:
+        print(*(f"--ignore={folder}" for folder in folders))
+        return
     command = [
         *(sys.executable, "-m", "pytest", "-q", "-n", "2", *folders),
         *(f"--cov={name}" for name in modules),
