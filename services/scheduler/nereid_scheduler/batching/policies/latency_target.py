@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
+from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -169,12 +170,11 @@ class LatencyTarget(Sizing):
         if not self._has_excess:
             return 0
         self._has_excess = False
-        rows = ceil(self._rows)
+        is_late = partial(self._is_late, ceil(self._rows), pending, instances, now_ns)
+        return pending - bisect_left(range(pending), 1, key=is_late)
 
-        def misses(ahead: int) -> bool:
-            return not self._is_in_time(rows, ahead, pending, instances, now_ns)
-
-        return pending - bisect_left(range(pending), 1, key=misses)
+    def _is_late(self, rows: int, pending: int, instances: int, now_ns: int, ahead: int) -> bool:
+        return not self._is_in_time(rows, ahead, pending, instances, now_ns)
 
     def displaced_by(self, entry: Entry, instances: int) -> list[Entry] | None:
         """Return queued entries to refuse in place of a late one; `None` to refuse that."""
