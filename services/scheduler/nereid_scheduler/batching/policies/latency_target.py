@@ -170,10 +170,10 @@ class LatencyTarget(Sizing):
         if not self._has_excess:
             return 0
         self._has_excess = False
-        is_late = partial(self._is_late, ceil(self._rows), pending, instances, now_ns)
-        return pending - bisect_left(range(pending), 1, key=is_late)
+        misses_target = partial(self._misses_target, ceil(self._rows), pending, instances, now_ns)
+        return pending - bisect_left(range(pending), 1, key=misses_target)
 
-    def _is_late(self, rows: int, pending: int, instances: int, now_ns: int, ahead: int) -> bool:
+    def _misses_target(self, rows: int, pending: int, instances: int, now_ns: int, ahead: int) -> bool:
         return not self._is_in_time(rows, ahead, pending, instances, now_ns)
 
     def displaced_by(self, entry: Entry, instances: int) -> list[Entry] | None:
