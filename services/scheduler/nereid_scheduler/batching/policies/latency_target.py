@@ -173,7 +173,9 @@ class LatencyTarget(Sizing):
         misses_target = partial(self._misses_target, ceil(self._rows), pending, instances, now_ns)
         return pending - bisect_left(range(pending), 1, key=misses_target)
 
-    def _misses_target(self, rows: int, pending: int, instances: int, now_ns: int, ahead: int) -> bool:
+    def _misses_target(
+        self, rows: int, pending: int, instances: int, now_ns: int, ahead: int
+    ) -> bool:
         return not self._is_in_time(rows, ahead, pending, instances, now_ns)
 
     def displaced_by(self, entry: Entry, instances: int) -> list[Entry] | None:
