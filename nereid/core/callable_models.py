@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from nereid.bounded_cache import BoundedCache
 from nereid.core.errors import Internal
-from nereid.core.permitted_models import NamePatterns
+from nereid.core.permitted_models import ALL_NAMES, NamePatterns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,6 +27,8 @@ def write_callable_models(models: NamePatterns) -> bytes:
 
 
 NOTHING_CALLABLE: Final = write_callable_models(NamePatterns(()))
+# Says that the clients are known, and none of them is limited; an empty text does not.
+ALL_CALLABLE: Final = write_callable_models(ALL_NAMES)
 
 
 def join_callable_models(texts: Iterable[bytes]) -> bytes:

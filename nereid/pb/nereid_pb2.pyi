@@ -1134,7 +1134,7 @@ class Executed(_message.Message):
     def __init__(self, id: _Optional[int] = ..., responses: _Optional[_Iterable[_Union[InferResponse, _Mapping]]] = ..., compute_input_ns: _Optional[int] = ..., compute_infer_ns: _Optional[int] = ..., compute_output_ns: _Optional[int] = ..., partial: bool = ..., busy: bool = ..., states: _Optional[_Iterable[_Union[SequenceState, _Mapping]]] = ...) -> None: ...
 
 class ExecutorEvent(_message.Message):
-    __slots__ = ("hello", "described", "instance_failed", "instance_unloaded", "leaving", "usage", "custom_metrics", "readiness_report", "instance_lost", "withdrawn", "recalled", "begun_requests", "timeline", "load_progress")
+    __slots__ = ("hello", "described", "instance_failed", "instance_unloaded", "leaving", "usage", "custom_metrics", "readiness_report", "instance_lost", "withdrawn", "recalled", "begun_requests", "timeline", "load_progress", "call_query")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     DESCRIBED_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FAILED_FIELD_NUMBER: _ClassVar[int]
@@ -1149,6 +1149,7 @@ class ExecutorEvent(_message.Message):
     BEGUN_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     TIMELINE_FIELD_NUMBER: _ClassVar[int]
     LOAD_PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    CALL_QUERY_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     described: Described
     instance_failed: InstanceFailed
@@ -1163,7 +1164,22 @@ class ExecutorEvent(_message.Message):
     begun_requests: BegunRequests
     timeline: ExecutorTimeline
     load_progress: LoadProgress
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., described: _Optional[_Union[Described, _Mapping]] = ..., instance_failed: _Optional[_Union[InstanceFailed, _Mapping]] = ..., instance_unloaded: _Optional[_Union[InstanceUnloaded, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., usage: _Optional[_Union[DeviceUsage, _Mapping]] = ..., custom_metrics: _Optional[_Union[CustomMetrics, _Mapping]] = ..., readiness_report: _Optional[_Union[ReadinessReport, _Mapping]] = ..., instance_lost: _Optional[_Union[InstanceLost, _Mapping]] = ..., withdrawn: _Optional[_Union[Withdrawn, _Mapping]] = ..., recalled: _Optional[_Union[Recalled, _Mapping]] = ..., begun_requests: _Optional[_Union[BegunRequests, _Mapping]] = ..., timeline: _Optional[_Union[ExecutorTimeline, _Mapping]] = ..., load_progress: _Optional[_Union[LoadProgress, _Mapping]] = ...) -> None: ...
+    call_query: CallQuery
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., described: _Optional[_Union[Described, _Mapping]] = ..., instance_failed: _Optional[_Union[InstanceFailed, _Mapping]] = ..., instance_unloaded: _Optional[_Union[InstanceUnloaded, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., usage: _Optional[_Union[DeviceUsage, _Mapping]] = ..., custom_metrics: _Optional[_Union[CustomMetrics, _Mapping]] = ..., readiness_report: _Optional[_Union[ReadinessReport, _Mapping]] = ..., instance_lost: _Optional[_Union[InstanceLost, _Mapping]] = ..., withdrawn: _Optional[_Union[Withdrawn, _Mapping]] = ..., recalled: _Optional[_Union[Recalled, _Mapping]] = ..., begun_requests: _Optional[_Union[BegunRequests, _Mapping]] = ..., timeline: _Optional[_Union[ExecutorTimeline, _Mapping]] = ..., load_progress: _Optional[_Union[LoadProgress, _Mapping]] = ..., call_query: _Optional[_Union[CallQuery, _Mapping]] = ...) -> None: ...
+
+class CallQuery(_message.Message):
+    __slots__ = ("number", "head", "caller", "confined_caller", "callable_models")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    CONFINED_CALLER_FIELD_NUMBER: _ClassVar[int]
+    CALLABLE_MODELS_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    head: bytes
+    caller: int
+    confined_caller: int
+    callable_models: bytes
+    def __init__(self, number: _Optional[int] = ..., head: _Optional[bytes] = ..., caller: _Optional[int] = ..., confined_caller: _Optional[int] = ..., callable_models: _Optional[bytes] = ...) -> None: ...
 
 class LoadProgress(_message.Message):
     __slots__ = ("command", "instance", "text")
@@ -1393,7 +1409,7 @@ class Leaving(_message.Message):
     def __init__(self) -> None: ...
 
 class ExecutorCommand(_message.Message):
-    __slots__ = ("describe", "load", "unload", "log_rules", "release", "readiness_query", "withdraw", "recall", "report_begun", "report_timeline", "drain")
+    __slots__ = ("describe", "load", "unload", "log_rules", "release", "readiness_query", "withdraw", "recall", "report_begun", "report_timeline", "drain", "access_control", "call_rights")
     DESCRIBE_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
     UNLOAD_FIELD_NUMBER: _ClassVar[int]
@@ -1405,6 +1421,8 @@ class ExecutorCommand(_message.Message):
     REPORT_BEGUN_FIELD_NUMBER: _ClassVar[int]
     REPORT_TIMELINE_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
+    ACCESS_CONTROL_FIELD_NUMBER: _ClassVar[int]
+    CALL_RIGHTS_FIELD_NUMBER: _ClassVar[int]
     describe: Describe
     load: LoadInstance
     unload: UnloadInstance
@@ -1416,7 +1434,23 @@ class ExecutorCommand(_message.Message):
     report_begun: ReportBegun
     report_timeline: ReportTimeline
     drain: Drain
-    def __init__(self, describe: _Optional[_Union[Describe, _Mapping]] = ..., load: _Optional[_Union[LoadInstance, _Mapping]] = ..., unload: _Optional[_Union[UnloadInstance, _Mapping]] = ..., log_rules: _Optional[_Union[LogRules, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., readiness_query: _Optional[_Union[ReadinessQuery, _Mapping]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping]] = ..., recall: _Optional[_Union[Recall, _Mapping]] = ..., report_begun: _Optional[_Union[ReportBegun, _Mapping]] = ..., report_timeline: _Optional[_Union[ReportTimeline, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ...) -> None: ...
+    access_control: AccessControl
+    call_rights: CallRights
+    def __init__(self, describe: _Optional[_Union[Describe, _Mapping]] = ..., load: _Optional[_Union[LoadInstance, _Mapping]] = ..., unload: _Optional[_Union[UnloadInstance, _Mapping]] = ..., log_rules: _Optional[_Union[LogRules, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., readiness_query: _Optional[_Union[ReadinessQuery, _Mapping]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping]] = ..., recall: _Optional[_Union[Recall, _Mapping]] = ..., report_begun: _Optional[_Union[ReportBegun, _Mapping]] = ..., report_timeline: _Optional[_Union[ReportTimeline, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., access_control: _Optional[_Union[AccessControl, _Mapping]] = ..., call_rights: _Optional[_Union[CallRights, _Mapping]] = ...) -> None: ...
+
+class AccessControl(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CallRights(_message.Message):
+    __slots__ = ("number", "callable_models", "error")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    CALLABLE_MODELS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    callable_models: bytes
+    error: ErrorStatus
+    def __init__(self, number: _Optional[int] = ..., callable_models: _Optional[bytes] = ..., error: _Optional[_Union[ErrorStatus, _Mapping]] = ...) -> None: ...
 
 class Drain(_message.Message):
     __slots__ = ()

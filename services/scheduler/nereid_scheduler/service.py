@@ -104,7 +104,7 @@ class SchedulerService:
         self._models = models = open_models(
             environment,
             self._models_changed,
-            self._mesh_settings.commands,
+            self._first_commands,
             self._send_notice,
             lambda: len(self._gateways),
             on_handed_over=self._on_handed_over,
@@ -117,7 +117,7 @@ class SchedulerService:
             models.load_queue,
             environment.traces,
             models.loader.nested_calls,
-            call_rights=CallRights(models.loader.instances.placed),
+            call_rights=CallRights(models.loader.instances.placed, self._on_access_control),
             first_runs=models.loader.first_runs,
             has_moved=models.owners.has_moved,
             load_on_demand=on_demand.request,
@@ -202,7 +202,12 @@ class SchedulerService:
 
     def handlers(self) -> Handlers:
         """Return the handlers of all RPCs of the scheduler, for a server."""
-        executors = ExecutorStreams(self._models.loader, self._timelines, self._drains)
+        executors = ExecutorStreams(
+            self._models.loader,
+            self._timelines,
+            self._drains,
+            self._admission.call_rights.rights_for,
+        )
         streams = {
             TIMELINE_PATH: TimelineStreams(self._timelines.collect).accept,
             INFER_PATH: self._gateways.accept_call,
@@ -443,6 +448,15 @@ class SchedulerService:
 
     def _send_notice(self, notice: Notice) -> None:
         self._gateways.send_notice(notice)
+
+    def _first_commands(self) -> Iterator[pb.ExecutorCommand]:
+        yield from self._mesh_settings.commands()
+        if self._models.shard is not None and self._admission.call_rights.has_access_control:
+            yield pb.ExecutorCommand(access_control=pb.AccessControl())
+
+    def _on_access_control(self) -> None:
+        if self._models.shard is not None:
+            self._send_command(pb.ExecutorCommand(access_control=pb.AccessControl()))
 
     def _send_command(self, command: pb.ExecutorCommand) -> None:
         for session in self._models.loader.sessions:

@@ -15,6 +15,7 @@ import pytest
 
 from nereid_executor.backends.python.sandbox.policy import missing_protection, provided_protection
 from nereid_gateway.guards.auth.api_key import digest_of, make_key
+from nereid_scheduler.control.shards.members.ownership import owner_of
 from tests.support.mesh.mesh import Mesh, ask, until
 from tests.support.models import python_models
 
@@ -59,6 +60,17 @@ REFUSAL = (
 )
 
 
+SCHEDULERS = ("scheduler-0", "scheduler-1")
+
+
+def leaf(client: str, caller: str) -> str:
+    """Return a model of a client that another scheduler has than the caller, if there are two."""
+    names = (f"{client}_leaf", f"{client}_1")
+    return next(
+        name for name in names if owner_of(name, SCHEDULERS) != owner_of(caller, SCHEDULERS)
+    )
+
+
 @pytest.fixture(scope="module")
 def root() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir="/var/tmp") as directory:
@@ -68,7 +80,7 @@ def root() -> Iterator[Path]:
         (root / "auth.toml").write_text(AUTH)
         models = root / "models"
         more = {"pairs": PAIRS, "late": DECOUPLED, "cached": "response_cache { enable: true }"}
-        for name in ("relay", "deep", "a_leaf", "b_leaf", *more):
+        for name in ("relay", "deep", "a_leaf", "a_1", "b_leaf", "b_1", *more):
             config = python_models.RELAY + more.get(name, "")
             python_models.save(models, "relay", config, name)
         (models / "steps" / "1").mkdir(parents=True)
@@ -99,9 +111,9 @@ def is_ready(mesh: Mesh) -> bool:
     return False
 
 
-@pytest.fixture(scope="module")
-def mesh(root: Path) -> Iterator[Mesh]:
-    with serving(root, "--sandbox-models") as mesh:
+@pytest.fixture(scope="module", params=[1, 2], ids=["one scheduler", "two schedulers"])
+def mesh(root: Path, request: pytest.FixtureRequest) -> Iterator[Mesh]:
+    with serving(root, "--sandbox-models", f"--schedulers={request.param}") as mesh:
         yield mesh
 
 
@@ -135,50 +147,57 @@ def assert_refused(refused: tuple[int, str], called: str, model: str = "relay") 
 @pytest.mark.parametrize("model", ["relay", "late", "steps"])
 def test_a_call_needs_its_clients_right(mesh: Mesh, model: str) -> None:
     """Also a call that is made after execute() has returned, and a call of an ensemble's step."""
-    assert relay(mesh, ALICE, "a_leaf", model) == LEAF
-    assert_refused(relay(mesh, ALICE, "b_leaf", model), "b_leaf", model)
-    assert relay(mesh, BOB, "b_leaf", model) == LEAF
-    assert relay(mesh, ROOT, "b_leaf", model) == LEAF
+    # The ensemble has the scheduler of its only step's model.
+    caller = "relay" if model == "steps" else model
+    a, b = leaf("a", caller), leaf("b", caller)
+    assert relay(mesh, ALICE, a, model) == LEAF
+    assert_refused(relay(mesh, ALICE, b, model), b, model)
+    assert relay(mesh, BOB, b, model) == LEAF
+    assert relay(mesh, ROOT, b, model) == LEAF
 
 
 def test_a_nested_call_needs_the_first_clients_right(mesh: Mesh) -> None:
-    assert relay(mesh, ALICE, "deep>a_leaf") == LEAF
-    assert_refused(relay(mesh, ALICE, "deep>b_leaf"), "b_leaf")
-    assert relay(mesh, ROOT, "deep>b_leaf") == LEAF
+    a, b = leaf("a", "deep"), leaf("b", "deep")
+    assert relay(mesh, ALICE, f"deep>{a}") == LEAF
+    assert_refused(relay(mesh, ALICE, f"deep>{b}"), b)
+    assert relay(mesh, ROOT, f"deep>{b}") == LEAF
 
 
 @pytest.mark.parametrize(
     ("other", "is_refused"), [(BOB, True), (ROOT, False)], ids=["limited", "of all models"]
 )
 def test_each_client_of_a_batch_needs_the_right(mesh: Mesh, other: str, is_refused: bool) -> None:
+    a = leaf("a", "pairs")
     with ThreadPoolExecutor(2) as threads:
-        caller = threads.submit(relay, mesh, ALICE, "a_leaf", "pairs")
+        caller = threads.submit(relay, mesh, ALICE, a, "pairs")
         batched = threads.submit(relay, mesh, other, "", "pairs")
         assert batched.result() == LEAF
         if is_refused:
-            assert_refused(caller.result(), "a_leaf")
+            assert_refused(caller.result(), a)
         else:
             assert caller.result() == LEAF
 
 
 def test_open_requests_of_other_clients_count(mesh: Mesh) -> None:
+    a = leaf("a", "late")
     connection = HTTPConnection(mesh.http, timeout=20)
     headers = {"Authorization": f"Bearer {BOB}"}
     connection.request("POST", "/v2/models/late/generate_stream", '{"PATH": "hold"}', headers)
     response = connection.getresponse()
     assert b"held" in response.readline()
-    assert_refused(relay(mesh, ALICE, "a_leaf", "late"), "a_leaf", "late")
+    assert_refused(relay(mesh, ALICE, a, "late"), a, "late")
     assert relay(mesh, BOB, "release", "late") == LEAF
     response.read()
     response.close()
     connection.close()
-    assert relay(mesh, ALICE, "a_leaf", "late") == LEAF
+    assert relay(mesh, ALICE, a, "late") == LEAF
 
 
 def test_clients_of_other_rights_share_no_cached_responses(mesh: Mesh) -> None:
-    assert relay(mesh, ALICE, "a_leaf", "cached") == LEAF
-    assert_refused(relay(mesh, BOB, "a_leaf", "cached"), "a_leaf")
-    assert relay(mesh, ALICE, "a_leaf", "cached") == LEAF
+    a = leaf("a", "cached")
+    assert relay(mesh, ALICE, a, "cached") == LEAF
+    assert_refused(relay(mesh, BOB, a, "cached"), a)
+    assert relay(mesh, ALICE, a, "cached") == LEAF
 
 
 def test_a_models_own_right_suffices(root: Path) -> None:

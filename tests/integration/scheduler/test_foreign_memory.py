@@ -10,6 +10,7 @@ from nereid.pb import kserve_pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import Call
 from nereid.shm.segments import SegmentPool
+from nereid_scheduler.admission.call_rights import CallRights
 from nereid_scheduler.core.measurements.timeline import NO_TIMELINE
 from nereid_scheduler.placement.executors.drains import Drains
 from nereid_scheduler.placement.executors.sessions import Session
@@ -117,7 +118,7 @@ def test_an_executor_of_another_host_shares_no_memory_whatever_it_says() -> None
     loader = JoinedSessions()
     timelines, drains = Timelines(NO_TIMELINE, list), Drains(list, no_facts, for_all=False)
     call = FarCall("/Join", "10.0.0.9:1234", ())  # type: ignore[abstract]
-    streams = ExecutorStreams(loader, timelines, drains)  # type: ignore[arg-type]
+    streams = ExecutorStreams(loader, timelines, drains, CallRights({}).rights_for)  # type: ignore[arg-type]
     streams.accept_join(call)
     assert call.on_message is not None
     hello = pb.Hello(name="far", shm_namespace="the scheduler's own")

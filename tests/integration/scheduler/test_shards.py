@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from nereid.config.recovery import RecoveryTimes
+from nereid.core.callable_models import ALL_CALLABLE
+from nereid.core.errors import PermissionDenied
+from nereid.mesh_routing.access import dial_scheduler
 from nereid.pb import kserve_pb2 as pb2
 from nereid.pb import nereid_pb2 as pb
 from nereid.rpc import RpcError
@@ -485,3 +488,41 @@ async def test_models_of_one_name_in_several_namespaces_have_one_scheduler(
             *({"unique"} | ({"twice"} if owner == unique else set()))
         )
         assert notice.scheduler == unique
+
+
+async def test_executors_get_the_rights_of_calls_from_the_scheduler_of_the_caller(
+    tmp_path: Path,
+) -> None:
+    repository = tmp_path / "models"
+    (own,) = _names_of("a", "ab", 1)
+    add_model(repository, own)
+    async with schedulers(repository) as mesh:
+        await mesh.start(hold=True)
+        await mesh.until_ready(**{own: "a"})
+        where, executor = mesh.worlds["a"], mesh.executors["a"]
+        await executor.command()
+        # A gateway that checks its clients' rights.
+        link = dial_scheduler(where.channel(), has_access_control=True)(
+            on_items=lambda _: None, on_up=lambda: None, on_down=lambda: None
+        )
+        assert (await executor.command()).HasField("access_control")
+        assert (await (await where.executor("late")).command()).HasField("access_control")
+        begun = mesh.gateways["a"].send(request(1, 2, model=own))
+        instance, batch = await executor.batch()
+        caller = instance.load.instance
+        head = pb2.ModelInferRequest(model_name="other").SerializeToString()
+        for number, confined, refusal in (
+            (1, 0, 0),
+            (2, caller, 0),
+            (3, 999, PermissionDenied.code),
+        ):
+            query = pb.CallQuery(number=number, head=head, caller=caller, confined_caller=confined)
+            executor.send(call_query=query)
+            while not (command := await executor.command()).HasField("call_rights"):
+                pass
+            rights = command.call_rights
+            assert (rights.number, rights.error.code) == (number, refusal)
+            assert rights.callable_models == (b"" if refusal else ALL_CALLABLE)
+        instance.response(batch)
+        await begun
+        link.close()

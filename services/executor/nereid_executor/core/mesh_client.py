@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from nereid import rpc
     from nereid.backends import RequestControl
-    from nereid.core.wire.messages import InferRequest, Notice
+    from nereid.core.wire.messages import ErrorStatus, InferRequest, Notice
     from nereid.mesh_routing.access import MeshAccess
     from nereid.mesh_routing.router.pending_requests import PendingRequest, PendingRequests
     from nereid.mesh_routing.router.router import Router
@@ -199,15 +199,23 @@ class MeshRequest:
         self._requests = requests
         self._on_response = on_response
         self._pending: PendingRequest | None = None
+        self._is_cancelled = False
         self._deadline_timer: asyncio.TimerHandle | None = None
 
     def submit(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Send the request; called on the event loop."""
+        """Send the request, unless it is cancelled; called on the event loop."""
+        if self._is_cancelled:
+            return
         deadline = self.request.deadline
         if deadline is not None:
             left_s = max(0.0, deadline - time.monotonic())
             self._deadline_timer = loop.call_later(left_s, self._on_deadline)
         self._pending = self._requests.infer(self.request, self._forward_response)
+
+    def refuse(self, error_status: ErrorStatus) -> None:
+        """Respond with an error instead of sending the request; called on the event loop."""
+        if not self._is_cancelled:
+            self._on_response(InferResponse(0, error=error_status))
 
     def send_control(self, kind: RequestControl) -> None:
         """Cancel the request, or pause or resume its responses. Thread-safe."""
@@ -216,8 +224,8 @@ class MeshRequest:
     def on_receiver_event(self, kind: RequestControl) -> None:
         """Cancel, pause or resume, as send_control() does; called on the event loop."""
         if self._pending is None:
-            return
-        if kind == "cancel":
+            self._is_cancelled = self._is_cancelled or kind == "cancel"
+        elif kind == "cancel":
             self._stop_timer()
             self._pending.cancel()
         else:

@@ -21,10 +21,12 @@ from nereid_executor.core.mesh_client import Mesh
 from nereid_executor.core.paced_call import PacedCall
 from nereid_executor.instances.descriptions import SessionDescriptions
 from nereid_executor.instances.session_instances import SessionInstances
+from nereid_executor.session.authorized_mesh import AuthorizedMesh
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nereid.backends import MeshClient
     from nereid.rpc import Channel, RpcError, StreamHandle
     from nereid_executor.core.recent_runs import RecentRuns
     from nereid_executor.instances.description_runs import DescriptionRuns
@@ -113,11 +115,16 @@ class SchedulerSession:
         memory = settings.shm_limit_bytes, settings.shm_idle_secs
         # With several schedulers, requests of models outlive the session.
         self._own_mesh: Mesh | None = None
-        mesh = context.mesh
-        if mesh is None:
+        self._authorized_mesh: AuthorizedMesh | None = None
+        mesh: MeshClient
+        if context.mesh is None:
             domain = context.hello.shm_namespace
             mesh = self._own_mesh = Mesh(channel, domain, memory)
             endpoint = replace(endpoint, link_domain=domain)
+        else:
+            mesh = self._authorized_mesh = AuthorizedMesh(
+                context.mesh, lambda query: self._send_event(pb.ExecutorEvent(call_query=query))
+            )
         self.instances = SessionInstances(
             context.instances, endpoint, mesh, self._send_event, freezes.schedule
         )
@@ -188,6 +195,8 @@ class SchedulerSession:
         (_log.info if self.accepted else _log.debug)("the stream Join ended: %s", self.end_reason)
         if self._own_mesh is not None:
             self._own_mesh.close()
+        if self._authorized_mesh is not None:
+            self._authorized_mesh.close()
         METRICS.on_change.pop(self, None)
         self._timeline_replies.close()
         self._shared.begun.session_disconnected(self.instances)
@@ -214,7 +223,7 @@ class SchedulerSession:
         else:
             self._on_command(command)
 
-    def _on_command(self, command: pb.ExecutorCommand) -> None:  # noqa: C901 - a table
+    def _on_command(self, command: pb.ExecutorCommand) -> None:  # noqa: C901, PLR0912 - a table
         match command.WhichOneof("command"):
             case "describe":
                 self._descriptions.describe(command.describe)
@@ -236,6 +245,10 @@ class SchedulerSession:
                 self._timeline_replies.begin(command.report_timeline)
             case "report_begun":
                 self._on_report_begun(command.report_begun)
+            case "access_control" if self._authorized_mesh is not None:
+                self._authorized_mesh.enable()
+            case "call_rights" if self._authorized_mesh is not None:
+                self._authorized_mesh.on_rights(command.call_rights)
             case "drain" if self._context.hello.drains:
                 _log.info("a scheduler asks this executor to drain")
                 self._context.drain()

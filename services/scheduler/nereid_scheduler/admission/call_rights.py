@@ -11,15 +11,22 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from nereid.core.callable_models import NOTHING_CALLABLE, join_callable_models, may_call
-from nereid.core.errors import PermissionDenied
+from nereid.core.callable_models import (
+    ALL_CALLABLE,
+    NOTHING_CALLABLE,
+    join_callable_models,
+    may_call,
+)
+from nereid.core.errors import NereidError, PermissionDenied
+from nereid.core.wire.codecs import write_error
+from nereid.core.wire.messages import InferRequest, error_status_of
 from nereid.observability.refusal_log import RefusalLog
+from nereid.pb import nereid_pb2 as pb
 from nereid_scheduler.admission.request_names import model_and_version
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-    from nereid.core.wire.messages import InferRequest
     from nereid_scheduler.versions.waits.nested_calls import HostedInstance
 
 _log = logging.getLogger(__name__)
@@ -28,17 +35,44 @@ _MAX_NAME: Final = 100
 
 
 class CallRights:
-    """Rights of models' requests. placed: maps the numbers of instances to instances."""
+    """Rights of models' requests."""
 
-    def __init__(self, placed: Mapping[int, HostedInstance]) -> None:
+    def __init__(
+        self,
+        placed: Mapping[int, HostedInstance],
+        on_enabled: Callable[[], None] = lambda: None,
+    ) -> None:
+        """placed: maps the numbers of instances to instances. on_enabled: called once."""
         self._placed = placed
+        self._on_enabled = on_enabled
         self._refusals = RefusalLog(_log)
         # True once a gateway has connected that checks its clients' rights.
-        self._has_access_control = False
+        self.has_access_control = False
 
     def enable(self) -> None:
         """Refuse calls of confined models for which no client's request is known."""
-        self._has_access_control = True
+        if not self.has_access_control:
+            self.has_access_control = True
+            self._on_enabled()
+
+    def rights_for(self, query: pb.CallQuery) -> pb.CallRights:
+        """Return the rights for a call whose model another scheduler may have."""
+        request = InferRequest(
+            0,
+            query.head,
+            [],
+            caller=query.caller,
+            confined_caller=query.confined_caller,
+            callable_models=query.callable_models,
+        )
+        rights = pb.CallRights(number=query.number)
+        try:
+            self.apply(request)
+        except NereidError as error:
+            write_error(error_status_of(error), rights.error)
+        else:
+            rights.callable_models = request.callable_models or ALL_CALLABLE
+        return rights
 
     def apply(self, request: InferRequest) -> None:
         """Give a model's request its clients' rights; raise PermissionDenied if they lack one."""
@@ -49,10 +83,10 @@ class CallRights:
             request.callable_models = join_callable_models(
                 entry.request.callable_models for entry in entries
             )
-        elif self._has_access_control and placed is None and not request.callable_models:
+        elif self.has_access_control and placed is None and not request.callable_models:
             # Another scheduler knows the clients.
             request.callable_models = NOTHING_CALLABLE
-        if request.confined_caller and (request.callable_models or self._has_access_control):
+        if request.confined_caller and (request.callable_models or self.has_access_control):
             self._check(request, placed, has_clients=bool(entries))
 
     def _check(

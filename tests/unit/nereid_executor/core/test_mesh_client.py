@@ -12,58 +12,20 @@ import pytest
 
 from nereid.backends import MeshRequest
 from nereid.core.methods import INFER_PATH
-from nereid.core.wire.codecs import RequestCodec, ResponseCodec
-from nereid.core.wire.messages import (
-    CachedModels,
-    Cancel,
-    FromScheduler,
-    InferRequest,
-    InferResponse,
-    Parameter,
-    Release,
-    ToScheduler,
-)
-from nereid.rpc import Call, Handlers, Link, accept_link
+from nereid.core.wire.messages import Cancel, InferRequest, InferResponse, Parameter, Release
+from nereid.rpc import Handlers
 from nereid.shm.segments import SegmentPool
 from nereid_executor.core.mesh_client import Mesh
+from tests.support.executor.linked_scheduler import DOMAIN, LinkedScheduler
 from tests.support.rpc.local_channel import LocalChannel
 from tests.support.waiting import until
-
-DOMAIN = "here"
-
-
-class Scheduler:
-    """Greets; the test responds."""
-
-    def __init__(self) -> None:
-        self.link: Link[FromScheduler]
-        self.received: list[ToScheduler] = []
-
-    def accept(self, call: Call) -> None:
-        self.link = accept_link(call, _Codec(), on_items=self.received.extend, on_down=lambda: None)
-        self.link.send(CachedModels((), DOMAIN))
-
-    async def requests(self, count: int) -> list[InferRequest]:
-        """All requests, once they are so many."""
-        await until(lambda: len(self.requests_so_far()) == count)
-        return self.requests_so_far()
-
-    def requests_so_far(self) -> list[InferRequest]:
-        return [each for each in self.received if isinstance(each, InferRequest)]
-
-
-class _Codec:
-    def __init__(self) -> None:
-        out = ResponseCodec()
-        self.size_bytes, self.encode = out.size_bytes, out.encode
-        self.decode = RequestCodec().decode
 
 
 class Site:
     """The executor's client, its scheduler, and the responses that a model has got."""
 
     def __init__(self) -> None:
-        self.scheduler = Scheduler()
+        self.scheduler = LinkedScheduler()
         self.channel = LocalChannel(Handlers(stream={INFER_PATH: self.scheduler.accept}))
         self.mesh = Mesh(self.channel, DOMAIN)
         self.responses: list[InferResponse] = []

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from nereid.core.callable_models import may_call, write_callable_models
+from nereid.core.callable_models import ALL_CALLABLE, may_call, write_callable_models
 from nereid.core.errors import Internal, PermissionDenied
 from nereid.core.permitted_models import NamePatterns
 from nereid.core.wire.messages import InferRequest
 from nereid.pb import kserve_pb2
+from nereid.pb import nereid_pb2 as pb
 from nereid_scheduler.admission.call_rights import CallRights
 from nereid_scheduler.core.instances.instance_batches import SentBatch
 from nereid_scheduler.core.instances.remote_instance import RemoteInstance
@@ -114,6 +115,44 @@ def test_clients_that_another_scheduler_knows_give_no_right() -> None:
     call = InferRequest(9, b"", [], caller=UNKNOWN, callable_models=A)
     site.rights.apply(call)
     assert call.callable_models == A
+
+
+@pytest.mark.parametrize(
+    ("clients", "instance", "own", "rights"),
+    [
+        ([A], CONFINED, b"", A),
+        ([B, A], CONFINED, b"", None),
+        ([b""], CONFINED, b"", ALL_CALLABLE),
+        ([], CONFINED, b"", None),
+        # The model has a right of its own, or is not confined: both may call anything here.
+        ([B], FREE, A, B),
+        ([], FREE, A, A),
+        ([], FREE, b"", ALL_CALLABLE),
+        ([], UNKNOWN, b"", None),
+    ],
+)
+def test_executors_get_the_rights_for_calls_to_other_schedulers(
+    clients: list[bytes], instance: int, own: bytes, rights: bytes | None
+) -> None:
+    site = Site()
+    if clients:
+        site.execute(*clients, instance=instance)
+    head = kserve_pb2.ModelInferRequest(model_name="a_1").SerializeToString()
+    confined = 0 if instance == FREE else instance
+    query = pb.CallQuery(
+        number=5, head=head, caller=instance, confined_caller=confined, callable_models=own
+    )
+    found = site.rights.rights_for(query)
+    assert (found.number, found.callable_models) == (5, rights or b"")
+    assert found.error.code == (0 if rights else PermissionDenied.code)
+
+
+def test_access_control_is_announced_once() -> None:
+    announced: list[bool] = []
+    rights = CallRights({}, lambda: announced.append(rights.has_access_control))
+    rights.enable()
+    rights.enable()
+    assert announced == [True]
 
 
 def test_nothing_changes_without_access_control() -> None:

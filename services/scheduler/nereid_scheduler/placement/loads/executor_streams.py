@@ -32,6 +32,8 @@ from nereid_scheduler.placement.executors.sessions import Session
 from nereid_scheduler.placement.loads.readiness import on_readiness_report
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nereid.rpc import Call
     from nereid_scheduler.placement.executors.drains import Drains
     from nereid_scheduler.placement.executors.sessions import PlacedInstance
@@ -48,20 +50,27 @@ _MAX_DIGITS: Final = 20
 class ExecutorStreams:
     """Accepts the executors' streams for one loader."""
 
-    def __init__(self, loader: Loader, timelines: Timelines, drains: Drains) -> None:
-        self._loader = loader
-        self._timelines = timelines
-        self._drains = drains
-        self._refusals = RefusalLog(_log)
+    def __init__(
+        self,
+        loader: Loader,
+        timelines: Timelines,
+        drains: Drains,
+        rights_for_call: Callable[[pb.CallQuery], pb.CallRights],
+    ) -> None:
+        self.loader = loader
+        self.timelines = timelines
+        self.drains = drains
+        self.rights_for_call = rights_for_call
+        self.refusals = RefusalLog(_log)
 
     def accept_join(self, call: Call) -> None:
         """Open an executor's control stream."""
-        _JoinStream(self._loader, call, self._refusals, self._timelines, self._drains)
+        _JoinStream(self, call)
         call.accept()
 
     def accept_execute(self, call: Call) -> None:
         """Open the stream of an instance that is loaded and warm."""
-        _accept_execute(self._loader, call)
+        _accept_execute(self.loader, call)
 
 
 def _accept_execute(loader: Loader, call: Call) -> None:
@@ -118,19 +127,13 @@ def _end_execute(loader: Loader, placed: PlacedInstance, call: Call) -> None:
 
 
 class _JoinStream:
-    def __init__(
-        self,
-        loader: Loader,
-        call: Call,
-        refusals: RefusalLog,
-        timelines: Timelines,
-        drains: Drains,
-    ) -> None:
-        self._loader = loader
-        self._timelines = timelines
-        self._drains = drains
+    def __init__(self, streams: ExecutorStreams, call: Call) -> None:
+        self._loader = streams.loader
+        self._timelines = streams.timelines
+        self._drains = streams.drains
+        self._refusals = streams.refusals
+        self._rights_for_call = streams.rights_for_call
         self._call = call
-        self._refusals = refusals
         self._session: Session | None = None
         self._sent_unknown = False
         call.on_message = self._on_message
@@ -198,6 +201,9 @@ class _JoinStream:
             session.custom_metrics = event.custom_metrics
         elif kind == "timeline":
             self._timelines.on_frames(session, event.timeline)
+        elif kind == "call_query":
+            rights = self._rights_for_call(event.call_query)
+            session.send(pb.ExecutorCommand(call_rights=rights))
         else:
             return False
         return True
