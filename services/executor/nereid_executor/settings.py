@@ -137,8 +137,9 @@ class SandboxSettings:
         " numerical libraries; may be given several times", repeated=True,
     )  # fmt: skip
     sandbox_memory_bytes: int = flag(
-        0, "memory of each process of a confined model (RLIMIT_DATA), and the most that its"
-        " parameter sandbox_memory_bytes may set; 0: as much as the machine has", flags.integer(0),
+        0, "memory of each process of a confined model (RLIMIT_DATA) and of its pending calls, and"
+        " the most that its parameter sandbox_memory_bytes may set; 0: as much as the machine has",
+        flags.integer(0),
     )  # fmt: skip
     sandbox_temporary_bytes: int = flag(
         1 << 30, "size of a confined worker's temporary files, of its shared memory, and of one"

@@ -169,6 +169,18 @@ FORGED_CALL = {
     "trace": "", "deadline_ns": 0, "caller_known": False,
 }  # fmt: skip
 # Frames of the protocol between worker and executor that a worker would never send.
+# Announces a line of the log that is larger than any report.
+FLOOD = """
+import socket, time
+for entry in os.listdir("/proc/self/fd"):
+    try:
+        other = socket.socket(fileno=os.dup(int(entry)))
+        if other.family == socket.AF_UNIX and not other.getpeername():
+            other.sendall((1 << 30).to_bytes(4, "little") + (25).to_bytes(4, "little"))
+    except OSError:
+        pass
+time.sleep(60)
+"""
 LIAR = """
 import json, socket, sys
 wire = next(
@@ -402,6 +414,14 @@ def test_false_frames_concern_nobody_else(confined: Mesh) -> None:
         run(confined, f"CALL, TENSORS = {UNLOAD}, 0\n{LIAR}")
     assert run(confined, "reply = 1", "neighbour") == "1"
     assert confined.counts("neighbour") != counts
+
+
+def test_a_frame_that_its_executor_would_have_to_hold_ends_the_worker(confined: Mesh) -> None:
+    with pytest.raises(KeyError):
+        run(confined, FLOOD, "neighbour")
+    text = "malformed message from its worker: a frame is too large"
+    assert text in confined.log.read_text()
+    assert run(confined, "reply = 1", "neighbour") == "1"
 
 
 def test_calls_are_of_the_models_that_the_operator_allows(confined: Mesh) -> None:

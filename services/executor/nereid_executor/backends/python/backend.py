@@ -40,6 +40,7 @@ from nereid_executor.backends.python.supervisor.direct_supervisor import DirectS
 from nereid_executor.backends.python.supervisor.model_calls import ModelCalls
 from nereid_executor.backends.python.supervisor.notifications import NotificationHandler
 from nereid_executor.backends.python.supervisor.readiness_queries import ReadinessQueries
+from nereid_executor.backends.python.supervisor.reported_spans import ReportedSpans
 from nereid_executor.backends.python.supervisor.restarts import start_with_retries
 from nereid_executor.backends.python.supervisor.visible_config import (
     instance_kind,
@@ -199,6 +200,11 @@ class PythonModel(DirectServing):
         self._notifications = NotificationHandler(
             spec.name, spec.config.name, bounded=settings.confinement is not None
         )
+        self._spans = ReportedSpans(
+            spec.name,
+            spec.config.max_batch_size,
+            bounded=settings.confinement is not None,
+        )
         self._queries = ReadinessQueries()
         self._worker: WorkerProcess | None = None
         try:
@@ -331,7 +337,8 @@ class PythonModel(DirectServing):
         """
         self._serves_stream = True
         worker = self._running_worker()
-        DirectSupervisor(self._spec, worker, context).run(self._send_from_other_threads)
+        supervisor = DirectSupervisor(self._spec, worker, context, self._spans)
+        supervisor.run(self._send_from_other_threads)
 
     def wake(self) -> None:
         """Wake the instance's thread. Thread-safe."""

@@ -20,6 +20,7 @@ from nereid.backends.parameters import parameters_of, parse_count
 from nereid.core.errors import InvalidArgument
 from nereid.core.permitted_models import NamePatterns
 from nereid_executor.backends.python.sandbox import seccomp
+from nereid_executor.backends.python.worker_site.nereid_worker.protocol import wire
 from nereid_executor.settings import UNLIMITED_CPU_S
 
 if TYPE_CHECKING:
@@ -88,6 +89,11 @@ class Confinement:
     cpu_s: int = UNLIMITED_CPU_S
     # Models that it may call by its own right; `None` without --sandbox-call.
     calls: NamePatterns | None = None
+
+    @property
+    def frame_bytes(self) -> int:
+        """Most bytes of a frame, and of the tensors of pending calls: the worker has no more."""
+        return min(wire.MAX_FRAME, self.memory_bytes)
 
     def policy(self, command: list[str], temporary: Path) -> bytes:
         """Return the launcher's policy for a worker with this directory for temporary files."""

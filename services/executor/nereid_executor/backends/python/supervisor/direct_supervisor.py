@@ -11,22 +11,17 @@ from nereid.backends import ModelLostError
 from nereid.core.errors import Internal, ProtocolError, worker_lost_message
 from nereid.core.methods import CONFINED_KEY, EXECUTE_PATH, INFER_PATH
 from nereid.core.wire.messages import ErrorStatus
-from nereid.core.wire.trace_context import CONTEXT_BYTES, MAX_TRACE_STATE
-from nereid.observability.tracing import is_sampled
 from nereid.rpc import RpcError, Status, open_for_other_process
 from nereid_executor.backends.python.worker_site.nereid_worker.protocol import wire
-from nereid_executor.batch.tracing import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nereid.backends import InstanceSpec
     from nereid_executor.backends.direct_serving import StreamContext
+    from nereid_executor.backends.python.supervisor.reported_spans import ReportedSpans
     from nereid_executor.backends.python.supervisor.worker_process import WorkerProcess
 
-# A batch has four: when it came, had its inputs, was executed, and had its responses.
-_TIMES: Final = 4
-_MAX_CONTEXT_BYTES: Final = CONTEXT_BYTES + MAX_TRACE_STATE
 _STREAM_FRAMES: Final = frozenset(
     (
         wire.SERVED,
@@ -41,10 +36,17 @@ _STREAM_FRAMES: Final = frozenset(
 class DirectSupervisor:
     """Supervises one stream of one worker. Only the instance's thread uses it."""
 
-    def __init__(self, spec: InstanceSpec, worker: WorkerProcess, context: StreamContext) -> None:
+    def __init__(
+        self,
+        spec: InstanceSpec,
+        worker: WorkerProcess,
+        context: StreamContext,
+        spans: ReportedSpans,
+    ) -> None:
         self._spec = spec
         self._worker = worker
         self._context = context
+        self._spans = spans
         # The content of the worker's SERVED frame; empty until the stream has ended.
         self._outcome: list[Any] = []
         self._stop_sent = False
@@ -158,7 +160,7 @@ class DirectSupervisor:
                 if kind == wire.SERVED:
                     self._outcome.append(message)
                 elif kind == wire.TRACED:
-                    self._record_trace(*message)
+                    self._spans.record(context.tracer, *message)
                 elif kind == wire.RETURN_OUTPUT_BUFFERS:
                     self._end_grants(message)
                 elif kind == wire.REQUEST_LINK:
@@ -190,28 +192,3 @@ class DirectSupervisor:
         if lender is not None:
             for segment_name in segment_names:
                 lender.end_grant(segment_name)
-
-    def _record_trace(self, contexts: list[str], times: list[int]) -> None:
-        tracer = self._context.tracer
-        if tracer is not None:
-            most = max(1, self._spec.config.max_batch_size)
-            record(tracer, self._spec.name, *read_traced_batch(contexts, times, most))
-
-
-def read_traced_batch(
-    contexts: list[str], times: list[int], most: int
-) -> tuple[list[bytes], list[int]]:
-    """Return the trace contexts and the times of a batch that a worker has reported.
-
-    most: requests of a batch. Raises ValueError or TypeError for what no batch has: an exporter
-    would lose the spans of other instances with the worker's.
-    """
-    if len(contexts) > most or len(times) != _TIMES:
-        raise ValueError("the traces of more than a batch")
-    now_ns = time.perf_counter_ns()
-    if not all(type(time_ns) is int and 0 <= time_ns <= now_ns for time_ns in times):
-        raise ValueError("times at which a batch cannot have run")
-    read = list(map(bytes.fromhex, contexts))
-    if not all(is_sampled(each) and len(each) <= _MAX_CONTEXT_BYTES for each in read):
-        raise ValueError("no context of a trace")
-    return read, times

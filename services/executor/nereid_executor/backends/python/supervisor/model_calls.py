@@ -13,7 +13,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
 from nereid.core.callable_models import write_callable_models
-from nereid.core.errors import InvalidArgument, NereidError, PermissionDenied
+from nereid.core.errors import InvalidArgument, NereidError, PermissionDenied, Unavailable
+from nereid.core.wire.messages import payload_bytes
 from nereid.pb import kserve_pb2
 from nereid.shm.segments import segment_owner
 from nereid_executor.backends.python.messages.call_messages import infer_request, response_parts
@@ -43,7 +44,9 @@ class ModelCalls:
         # Process id of the worker; its calls may refer to its own segments only.
         self.worker_pid = 0
         self._responses: deque[wire.Call] = deque()
-        self._requests: dict[int, MeshRequest] = {}
+        # Key: a pending call. Value: its request, and the bytes of the request's tensors.
+        self._requests: dict[int, tuple[MeshRequest, int]] = {}
+        self._pending_bytes = 0
         # The lock is reentrant: a finaliser may interrupt a thread that holds the lock.
         self._lock = threading.RLock()
         # Names of segments with responses that the worker is reading or has yet to get.
@@ -69,7 +72,7 @@ class ModelCalls:
             requests, self._requests = self._requests, {}
             segments, self._segments = self._segments, set()
             event, self._event = self._event, -1
-        for request in requests.values():
+        for request, _ in requests.values():
             request.send_control("cancel")
         for segment_name in segments:
             self._release_segment(segment_name)
@@ -103,12 +106,12 @@ class ModelCalls:
     def _start(self, call: wire.Call, message: dict[str, Any], what: str) -> None:
         number = call.number
         if what in ("cancel", "pause", "resume"):
-            request = self._requests.get(message["call"])
+            request, _ = self._requests.get(message["call"], (None, 0))
             if request is not None:
                 request.send_control(cast("RequestControl", what))
             if what == "cancel":
                 with self._lock:
-                    self._requests.pop(message["call"], None)
+                    self._forget_request(message["call"])
             self._enqueue_response(wire.Call(number, wire.EMPTY, b"", ()))
         elif what == "release":
             self._release_read(message["segment_names"])
@@ -121,12 +124,16 @@ class ModelCalls:
             self._check_segments(call.tensors)
             infer = infer_request(message, call.tensors, self._instance, self.deadline)
             self._limit_request(infer)
+            size_bytes = sum(map(payload_bytes, infer.payloads))
             # The response may arrive before infer() returns. It must find the request in the table.
             with self._lock:
-                self._requests[number] = self._mesh.infer(
+                self._check_pending(size_bytes)
+                request = self._mesh.infer(
                     infer,
                     lambda response: self._on_infer_response(number, message["model"], response),
                 )
+                self._requests[number] = request, size_bytes
+                self._pending_bytes += size_bytes
         else:
             self._check_right(what)
             self._check_called(message["model"])
@@ -139,6 +146,19 @@ class ModelCalls:
         for tensor in tensors:
             if type(tensor) is wire.Range and segment_owner(tensor.segment) != str(self.worker_pid):
                 raise InvalidArgument("a tensor of the request is in another process's memory")
+
+    def _check_pending(self, size_bytes: int) -> None:
+        """Refuse a confined model's call that would fill the memory of the mesh."""
+        confinement = self._confinement
+        if confinement is not None and self._pending_bytes + size_bytes > confinement.frame_bytes:
+            raise Unavailable(
+                "the pending calls of the confined model have more bytes than its memory"
+                " (--sandbox-memory-bytes)"
+            )
+
+    def _forget_request(self, number: int) -> None:
+        _, size_bytes = self._requests.pop(number, (None, 0))
+        self._pending_bytes -= size_bytes
 
     def _check_right(self, what: str) -> None:
         confinement = self._confinement
@@ -176,7 +196,7 @@ class ModelCalls:
     def _on_infer_response(self, number: int, model: str, response: InferResponse) -> None:
         with self._lock:
             if not response.more:
-                self._requests.pop(number, None)
+                self._forget_request(number)
             closed = self._closed
             if response.segment_name and not closed:
                 self._segments.add(response.segment_name)

@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from nereid_executor.backends.python.supervisor.custom_metrics import METRICS
-from nereid_executor.backends.python.supervisor.worker_output import OutputBudget
+from nereid_executor.backends.python.supervisor.worker_output import output_budget
 from nereid_executor.backends.python.worker_site.nereid_worker.protocol import wire
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class NotificationHandler:
         """bounded: drop lines that are more than a confined worker may write."""
         self._instance = instance
         self._model = model
-        self._budget = OutputBudget() if bounded else None
+        self._budget = output_budget() if bounded else None
 
     def on_notification(self, kind: int, body: bytearray) -> None:
         """Handle a frame of kind LOG or METRIC; ignore other kinds."""

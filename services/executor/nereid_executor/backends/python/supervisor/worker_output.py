@@ -13,6 +13,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
+from nereid_executor.backends.python.supervisor.rate_budget import RateBudget
 from nereid_executor.backends.python.worker_site.nereid_worker.runtime.printed_lines import (
     escape_controls,
 )
@@ -26,36 +27,15 @@ _BURST_BYTES: Final = 1 << 20
 _BYTES_PER_S: Final = 1 << 16
 
 
-class OutputBudget:
-    """Bytes that one instance may write to the log: a burst, then a rate."""
-
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
-        self._left_bytes = float(_BURST_BYTES)
-        self._at = now()
-        self.dropped = 0
-
-    def spend(self, size_bytes: int) -> bool:
-        """Return whether so many bytes may be written; count the line as dropped otherwise."""
-        now = self._now()
-        self._left_bytes = min(_BURST_BYTES, self._left_bytes + (now - self._at) * _BYTES_PER_S)
-        self._at = now
-        if size_bytes > self._left_bytes:
-            self.dropped += 1
-            return False
-        self._left_bytes -= size_bytes
-        return True
-
-    def take_dropped(self) -> int:
-        """Return how many lines were dropped since the last call."""
-        dropped, self.dropped = self.dropped, 0
-        return dropped
+def output_budget(now: Callable[[], float] = time.monotonic) -> RateBudget:
+    """Return the bytes that one instance may write to the log."""
+    return RateBudget(_BURST_BYTES, _BYTES_PER_S, now)
 
 
 class OutputLines:
     """The lines of one worker's output."""
 
-    def __init__(self, name: str, write: Callable[[str], object], budget: OutputBudget) -> None:
+    def __init__(self, name: str, write: Callable[[str], object], budget: RateBudget) -> None:
         self._prefix = f"{name}: "
         self._write = write
         self._budget = budget
@@ -106,7 +86,7 @@ class WorkerOutput:
 
     def add(self, descriptor: int, name: str) -> None:
         """Read a pipe, which then belongs to this object, until its writers have closed it."""
-        lines = OutputLines(name, _write_log, OutputBudget())
+        lines = OutputLines(name, _write_log, output_budget())
         os.set_blocking(descriptor, False)
         with self._lock:
             if self._selector is None:

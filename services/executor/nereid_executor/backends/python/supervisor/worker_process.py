@@ -57,6 +57,8 @@ _SEND_TIMEOUT_S: Final = 60.0
 _FINALIZE_TIMEOUT_S: Final = 10.0
 _EXIT_TIMEOUT_S: Final = 5.0
 _WANTED_INTERVAL_MS: Final = 200.0
+# Maximum of a confined worker's frames without tensors: reports, log lines, configurations.
+_MAX_JSON_BYTES: Final = 16 << 20
 
 
 def worker_environ(environ: dict[str, str], threads: int) -> dict[str, str]:
@@ -160,7 +162,11 @@ class WorkerProcess:
             if their_receiver is not None:
                 their_receiver.close()
             os.close(memory)
-        self.channel = Channel(ours)
+        self.channel = (
+            Channel(ours)
+            if confinement is None
+            else Channel(ours, confinement.frame_bytes, _MAX_JSON_BYTES)
+        )
         self.calls.try_send = self._try_send_response
         self.calls.worker_pid = self._process.pid
         # One is readable when frames arrive, when the process ends, or when other threads have left

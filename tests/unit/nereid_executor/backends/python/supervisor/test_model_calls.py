@@ -353,7 +353,7 @@ def test_tensors_in_another_process_are_refused(
 def test_a_confined_model_needs_the_right_to_load_models(mesh: Mesh, what: str) -> None:
     message = {"what": what, "model": "m", "config": "", "files": [], "dependents": False}
     for allows, count in ((frozenset[str](), 0), (frozenset({"model-control"}), 1)):
-        confinement = Confinement(allows, (), frozenset(), 1, 1, 1)
+        confinement = Confinement(allows, (), frozenset(), 1 << 20, 1, 1)
         calls = ModelCalls(mesh, 1, confinement)
         calls.start_call(call(message))
         assert len(mesh.called) == count
@@ -365,7 +365,9 @@ def test_a_confined_model_needs_the_right_to_load_models(mesh: Mesh, what: str) 
 @pytest.mark.parametrize("what", ["infer", "ready", "load", "unload"])
 def test_a_confined_model_calls_the_models_that_it_may(mesh: Mesh, what: str) -> None:
     rights = frozenset({"model-control"})
-    confinement = Confinement(rights, (), frozenset(), 1, 1, 1, calls=NamePatterns(("its_*",)))
+    confinement = Confinement(
+        rights, (), frozenset(), 1 << 20, 1, 1, calls=NamePatterns(("its_*",))
+    )
     calls = ModelCalls(mesh, 1, confinement)
     more: dict[str, Any] = {"config": "", "files": [], "dependents": False}
     if what != "infer":
@@ -387,7 +389,7 @@ def test_a_confined_models_request_is_made_by_its_clients_right_or_its_own(
     """A worker that says to make it for no request does not get rid of its clients."""
     for rules, expected in ((None, (42, b"")), (NamePatterns(("o*",)), (0, b'[["o*"]]'))):
         calls = ModelCalls(
-            mesh, 42, Confinement(frozenset(), (), frozenset(), 1, 1, 1, calls=rules)
+            mesh, 42, Confinement(frozenset(), (), frozenset(), 1 << 20, 1, 1, calls=rules)
         )
         # What the worker adds to the frame does not count.
         forged = {"confined_caller": 0, "caller": 7, "callable_models": "", **known}
@@ -398,12 +400,32 @@ def test_a_confined_models_request_is_made_by_its_clients_right_or_its_own(
         calls.close()
 
 
+def test_a_confined_model_has_no_more_bytes_in_pending_calls_than_memory(mesh: Mesh) -> None:
+    calls = ModelCalls(mesh, 1, Confinement(frozenset(), (), frozenset(), 10, 1, 1))
+    for number in range(3):
+        calls.start_call(call(infer(), b"abcd", number=number))
+    name, message = failure(calls)
+    assert (name, len(mesh.requests)) == ("UNAVAILABLE", 2)
+    assert "more bytes than its memory (--sandbox-memory-bytes)" in message
+    # A call that has its response, and a cancelled one, count no more.
+    mesh.requests[0].on_response(InferResponse(1, more=True))
+    calls.start_call(call(infer(), b"abcd", number=3))
+    assert len(mesh.requests) == 2
+    mesh.requests[0].on_response(InferResponse(1))
+    calls.start_call(call(infer(), b"abcd", number=4))
+    calls.start_call(call({"what": "cancel", "call": 1}, number=5))
+    calls.start_call(call(infer(), b"abcd", number=6))
+    calls.start_call(call(infer(), b"abcd", number=7))
+    assert len(mesh.requests) == 4
+    calls.close()
+
+
 def test_a_confined_model_gets_responses_inline(mesh: Mesh) -> None:
     segments = SegmentPool(1 << 20)
     segment = segments.acquire_segment(70_000)
     assert segment is not None
     segment.view[:3] = b"abc"
-    calls = ModelCalls(mesh, 1, Confinement(frozenset(), (), frozenset(), 1, 1, 1))
+    calls = ModelCalls(mesh, 1, Confinement(frozenset(), (), frozenset(), 1 << 20, 1, 1))
     calls.start_call(call(infer()))
     head = kserve_pb2.ModelInferResponse(model_name="m").SerializeToString()
     mesh.requests[0].on_response(

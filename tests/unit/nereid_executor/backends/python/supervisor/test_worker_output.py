@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from nereid_executor.backends.python.supervisor.worker_output import OutputBudget, OutputLines
+from nereid_executor.backends.python.supervisor.worker_output import OutputLines, output_budget
 
 
 class Log:
     def __init__(self) -> None:
         self.now = 0.0
         self.text = ""
-        self.lines = OutputLines("m_0", self.write, OutputBudget(lambda: self.now))
+        self.lines = OutputLines("m_0", self.write, output_budget(lambda: self.now))
 
     def write(self, text: str) -> None:
         self.text += text

@@ -11,7 +11,7 @@ from functools import cache
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from .wire import MAX_FRAME, LostError, SlowError, WireError, as_bytes, size_of
+from .wire import MAX_FRAME, WITH_TENSORS, LostError, SlowError, WireError, as_bytes, size_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,12 +43,23 @@ def _watch_forks() -> None:
 class Channel:
     """One end of the socket. Any thread may send; one thread at a time may receive."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(
+        self,
+        connection: socket.socket,
+        max_bytes: int = MAX_FRAME,
+        max_other_bytes: int = MAX_FRAME,
+    ) -> None:
+        """max_bytes: of a received frame with tensors; max_other_bytes: of any other.
+
+        Smaller frames than the buffer always pass.
+        """
         # A process that owns no channel may fork one that does.
         _watch_forks()
         self._socket = connection
         # The socket blocks: a reader that waits only for it needs one system call instead of three.
         connection.setblocking(True)
+        self._max_bytes = max_bytes
+        self._max_other_bytes = max_other_bytes
         self._send_lock = threading.Lock()
         self._deferred_frames: deque[bytes] = deque()
         self._writable = select.poll()
@@ -171,14 +182,14 @@ class Channel:
         if begin > self._end:
             return None
         size, kind = _HEAD.unpack_from(self._buffer, self._start)
-        if size > MAX_FRAME:
-            raise WireError("a frame is too large")
         end = begin + size
         if end <= self._end:
             self._start = end
             return kind, self._buffer[begin:end]
         if _HEAD.size + size <= _READ_BYTES:
             return None
+        if size > (self._max_bytes if kind in WITH_TENSORS else self._max_other_bytes):
+            raise WireError("a frame is too large")
         self._start = begin
         return kind, self._receive_large(size)
 

@@ -72,6 +72,9 @@ KEPT = 33
 RETURN_OUTPUT_BUFFERS = 34
 REQUEST_LINK = 35
 
+# Frames that may be as large as tensors are.
+WITH_TENSORS = frozenset((BATCH, CALL_RESPONSE, RESPONSES, CALL, KEPT))
+
 _LONG = Struct("<Q")
 _RANGE = Struct("<QQ")
 

@@ -1,6 +1,7 @@
 """The socket between an executor and a worker."""
 
 import socket
+import struct
 from collections.abc import Iterator
 
 import pytest
@@ -42,3 +43,28 @@ def test_nothing_is_sent_over_a_lost_connection(ends: tuple[Channel, Channel]) -
     ours, theirs = ends
     theirs.close()
     assert not ours.try_send(wire.LOG, [b"a"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "passes"),
+    [
+        (wire.CALL, 3 << 20, True),
+        (wire.CALL, (3 << 20) + 1, False),
+        (wire.LOG, 1 << 20, True),
+        (wire.LOG, (1 << 20) + 1, False),
+    ],
+)
+def test_frames_larger_than_the_other_end_may_send_are_refused_by_their_heads(
+    kind: int, size: int, passes: bool
+) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        reader = Channel(theirs, 3 << 20, 1 << 20)
+        ours.sendall(struct.pack("<II", size, kind))
+        if not passes:
+            with pytest.raises(wire.WireError, match="too large"):
+                reader.receive_nowait()
+            return
+        ours.close()
+        with pytest.raises(wire.LostError):
+            reader.receive()
