@@ -136,6 +136,19 @@ async def test_the_last_attempt_is_made_alone() -> None:
     assert all("3 of 3 attempts" in text for text in it.outcomes().values())
 
 
+async def test_a_loss_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    it = World()
+    it.submit(1, 2, 3)
+    instance, _ = it.instance()
+    await turn()
+    with caplog.at_level(logging.DEBUG):
+        it.model.pool.lose_instance(instance, "it died")
+    lines = [(each.levelno, each.getMessage()) for each in caplog.records]
+    assert (logging.WARNING, "it died; 3 of its requests run again") in lines
+    assert lines.count((logging.DEBUG, "it died: its request runs again")) == 3
+    assert sum(level >= logging.WARNING for level, _ in lines) == 1
+
+
 AT_MOST_ONCE = 'dynamic_batching { } parameters { key: "at_most_once" value { string_value: "1" } }'
 
 

@@ -56,8 +56,9 @@ class LostRequests:
                     requests.fail_entry(entry, error)
         if retries:
             self._batcher.requeue(retries)
+            _log.warning("%s; %d of its requests run again", cause, len(retries))
             for entry in retries:
-                _log.warning("%s: its request runs again", cause, extra=about(entry))
+                _log.debug("%s: its request runs again", cause, extra=about(entry))
         return bool(retries)
 
     def _retry_error(self, entry: Entry, cause: str) -> NereidError | None:
