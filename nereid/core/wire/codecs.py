@@ -54,6 +54,8 @@ _REQUEST_ID: Final = 0x22
 _REQUEST_ID_TAG: Final = bytes((_REQUEST_ID,))
 _REMAINING_US: Final = 0x40
 _REMAINING_US_TAG: Final = bytes((_REMAINING_US,))
+_ACCEPTS_MANY: Final = 0x60
+_ACCEPTS_MANY_FIELD: Final = bytes((_ACCEPTS_MANY, 1))
 # The first byte of a tag with two.
 _TEXT_DIGEST: Final = 0x8A
 _TEXT_DIGEST_TAG: Final = bytes((_TEXT_DIGEST, 1))
@@ -88,31 +90,54 @@ class RequestCodec:
             return self._frame(items)
         except Exception:
             _log.exception("requests cannot be encoded; the bad ones fail: items=%d", len(items))
+        try:
             return self._frame([self._encodable(item) for item in items])
+        except MemoryError:
+            # There is memory for each, but not for all of them.
+            return self._frame([_failed(item) for item in items])
 
     def _encodable(self, item: ToScheduler) -> ToScheduler:
         try:
             self._frame([item])
         except Exception:
-            if not isinstance(item, InferRequest):
-                raise
-            head = item.head if len(item.head) <= _MAX_KEPT_HEAD_BYTES else b""
-            return InferRequest(item.id, head, [], error_status=_NOT_ENCODABLE)
+            return _failed(item)
         return item
 
     def _frame(self, items: list[ToScheduler]) -> bytes:
         pieces: list[bytes] = []
-        write = self._plain.write
-        for count, item in enumerate(items):
-            if not (
-                isinstance(item, InferRequest)
-                and _is_plain(item)
-                and write(pieces, item.id, item.head, item.payloads, self._tail(item))
-            ):
-                # Encode the rest with protobuf, so that requests keep their order.
-                pieces.append(self._message(items[count:]))
-                break
+        # For protobuf: requests since the last written one, and what is no request.
+        requests: list[ToScheduler] = []
+        others: list[ToScheduler] = []
+        for item in items:
+            position = len(pieces)
+            if not isinstance(item, InferRequest):
+                others.append(item)
+            elif not self._write_inline(item, pieces):
+                requests.append(item)
+            elif requests:
+                # Requests keep their order.
+                pieces.insert(position, self._message(requests))
+                requests = []
+        if requests or others:
+            pieces.append(self._message(requests + others))
         return b"".join(pieces)
+
+    def _write_inline(self, item: InferRequest, pieces: list[bytes]) -> bool:
+        """Write a request with inline payloads, which protobuf does not get.
+
+        Without memory for a large one, protobuf ends the process by a signal. Returns False if
+        protobuf has to write the request.
+        """
+        payloads = item.payloads
+        if payloads and isinstance(payloads[0], SharedMemory):
+            return False
+        if _is_plain(item):
+            tail = self._tail(item)
+        else:
+            message = pb.InferRequest()
+            _write_fields(item, message, self._clock())
+            tail = message.SerializeToString()
+        return self._plain.write(pieces, item.id, item.head, payloads, tail)
 
     def _tail(self, item: InferRequest) -> bytes:
         tail = b""
@@ -131,6 +156,8 @@ class RequestCodec:
         if item.sequence_owner:
             owner = item.sequence_owner.encode()
             tail += _OWNER_TAG + encode_varint(len(owner)) + owner
+        if item.accepts_many:
+            tail += _ACCEPTS_MANY_FIELD
         return tail
 
     def _message(self, items: list[ToScheduler]) -> bytes:
@@ -139,7 +166,9 @@ class RequestCodec:
         flows: dict[int, bool] = {}
         for item in items:
             if isinstance(item, InferRequest):
-                _write_request(item, frame.requests.add(id=item.id, head=item.head), now)
+                message = frame.requests.add(id=item.id, head=item.head)
+                write_payloads(item.payloads, message.payloads)
+                _write_fields(item, message, now)
             elif isinstance(item, Cancel):
                 frame.cancelled_ids.append(item.id)
             elif isinstance(item, FlowControl):
@@ -170,13 +199,20 @@ class RequestCodec:
         return items
 
 
+def _failed(item: ToScheduler) -> ToScheduler:
+    """Return a request without what cannot be encoded, and with an error; any other item as is."""
+    if not isinstance(item, InferRequest):
+        return item
+    head = item.head if len(item.head) <= _MAX_KEPT_HEAD_BYTES else b""
+    return InferRequest(item.id, head, [], error_status=_NOT_ENCODABLE)
+
+
 def _is_plain(item: InferRequest) -> bool:
     """Return whether PlainItems and _tail() can write all of a request's fields."""
     return not (
         item.parameters
         or item.digest
         or item.trace_context
-        or item.accepts_many
         or item.priority
         or item.timeout_us
         or item.caller
@@ -188,7 +224,9 @@ def _is_plain(item: InferRequest) -> bool:
     )
 
 
-def _read_tail(request: InferRequest, frame: bytes, position: int, end: int, now: float) -> bool:
+def _read_tail(  # noqa: C901 - a table
+    request: InferRequest, frame: bytes, position: int, end: int, now: float
+) -> bool:
     """Read what _tail() writes; return False for any other field."""
     while position < end:
         tag = frame[position]
@@ -207,6 +245,8 @@ def _read_tail(request: InferRequest, frame: bytes, position: int, end: int, now
             position += number
         elif tag == _REMAINING_US:
             request.deadline = deadline_of(number, now)
+        elif tag == _ACCEPTS_MANY:
+            request.accepts_many = number != 0
         elif tag == _TEXT_DIGEST and number == 1 and position < end:
             number, position = decode_varint(frame, position)
             request.text_digest = frame[position : position + number]
@@ -257,13 +297,16 @@ class ResponseCodec:
             return self._frame(items)
         except Exception:
             _log.exception("responses cannot be encoded; the bad ones fail: items=%d", len(items))
+        try:
             return self._frame([self._encodable(item) for item in items])
+        except MemoryError:
+            return self._frame([_failed_response(item) for item in items])
 
     def _encodable(self, item: FromScheduler) -> FromScheduler:
         try:
             self._frame([item])
         except Exception:
-            return InferResponse(item.id, error=_NOT_ENCODABLE)
+            return _failed_response(item)
         return item
 
     def _frame(self, items: list[FromScheduler]) -> bytes:
@@ -301,6 +344,12 @@ class ResponseCodec:
             responses.append(InferResponse(number, head, payloads))
             position = end
         return [*responses]
+
+
+def _failed_response(item: FromScheduler) -> FromScheduler:
+    if not isinstance(item, InferResponse):
+        return item
+    return InferResponse(item.id, error=_NOT_ENCODABLE)
 
 
 def _read_others(frame: pb.ResponseFrame, responses: list[InferResponse]) -> Iterator[Notice]:
@@ -476,8 +525,8 @@ def _read_rule(message: pb.TraceRule) -> TraceRule:
     )
 
 
-def _write_request(item: InferRequest, message: pb.InferRequest, now: float) -> None:
-    write_payloads(item.payloads, message.payloads)
+def _write_fields(item: InferRequest, message: pb.InferRequest, now: float) -> None:
+    """Write all but id, head and payloads."""
     if item.request_id:
         message.request_id = item.request_id
     if item.parameters:

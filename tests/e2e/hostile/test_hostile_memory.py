@@ -12,7 +12,9 @@ import re
 import resource
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -55,14 +57,18 @@ def limited(pid: int) -> Iterator[None]:
             resource.prlimit(pid, resource.RLIMIT_AS, before)
 
 
-def call_grpc(channel: grpc.Channel, values: np.ndarray) -> str:
-    """Return "ok", or the error's text; values that are wrong fail."""
+def infer_request(values: np.ndarray) -> kserve_pb2.ModelInferRequest:
     tensor = kserve_pb2.ModelInferRequest.InferInputTensor(
         name="INPUT0", datatype="FP32", shape=[1, len(values)]
     )
-    request = kserve_pb2.ModelInferRequest(
+    return kserve_pb2.ModelInferRequest(
         model_name="identity_fp32", inputs=[tensor], raw_input_contents=[values.tobytes()]
     )
+
+
+def call_grpc(channel: grpc.Channel, values: np.ndarray) -> str:
+    """Return "ok", or the error's text; values that are wrong fail."""
+    request = infer_request(values)
     infer = channel.unary_unary(
         _INFER,
         kserve_pb2.ModelInferRequest.SerializeToString,
@@ -137,3 +143,34 @@ def test_without_memory_the_large_request_alone_fails(mesh: Mesh, service: str) 
         expected = re.compile("ok") if service == "scheduler" else _NO_MEMORY
         assert [end for end in ends if not expected.search(end)] == []
         assert call_grpc(channel, large) == call_http(mesh, large) == "ok"
+
+
+def call_stream(channel: grpc.Channel, request: kserve_pb2.ModelInferRequest) -> list[str]:
+    """Send a request several times over one stream; return "ok" or an error's text for each."""
+    infer = channel.stream_stream(
+        "/inference.GRPCInferenceService/ModelStreamInfer",
+        kserve_pb2.ModelInferRequest.SerializeToString,
+        kserve_pb2.ModelStreamInferResponse.FromString,
+    )
+    try:
+        responses = infer(iter([request] * 6), timeout=60)
+        return [response.error_message or "ok" for response in responses]
+    except grpc.RpcError as error:
+        return [str(error.details())]
+
+
+def test_without_memory_streams_fail_and_the_gateway_goes_on(mesh: Mesh) -> None:
+    (pid,) = mesh.children("nereid_gateway")
+    large, small = infer_request(np.zeros(300_000, "<f4")), infer_request(np.zeros(16, "<f4"))
+    unlimited = [("grpc.max_receive_message_length", -1)]
+    with (
+        grpc.insecure_channel(mesh.grpc, unlimited) as channel,
+        ThreadPoolExecutor(32) as threads,
+    ):
+        assert call_stream(channel, large) == ["ok"] * 6
+        with limited(pid):
+            ends = [*threads.map(partial(call_stream, channel), [large] * 32)]
+        expected = re.compile(f"ok|{_NO_MEMORY.pattern}")
+        assert [end for each in ends for end in each if not expected.search(end)] == []
+        assert mesh.children("nereid_gateway") == [pid]
+        assert call_stream(channel, small) == call_stream(channel, large) == ["ok"] * 6

@@ -1,5 +1,7 @@
 """Requests and responses as frames."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -34,6 +36,7 @@ from nereid.core.wire.messages import (
     moved_response,
 )
 from nereid.pb import kserve_pb2
+from nereid.pb import nereid_pb2 as pb
 from nereid.shm.reference import SharedMemory
 from tests.support.forms import attributes
 
@@ -227,6 +230,45 @@ def test_a_response_that_cannot_be_encoded_is_sent_as_an_error() -> None:
     assert second.id == 2
     assert second.error is not None
     assert second.error.code == 13
+
+
+_WITHOUT_MEMORY = """
+import resource
+from pathlib import Path
+from nereid.core.wire.codecs import RequestCodec, ResponseCodec
+from nereid.core.wire.messages import InferRequest, InferResponse
+
+payload = bytes(4 << 20)
+requests, responses = RequestCodec(), ResponseCodec()
+size_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+for headroom_bytes in range(1 << 20, 24 << 20, 1 << 20):
+    resource.setrlimit(resource.RLIMIT_AS, (size_bytes + headroom_bytes, -1))
+    sent = requests.encode([InferRequest(1 + n, b"head", [payload], priority=n) for n in range(3)])
+    received = responses.encode([InferResponse(1 + n, b"head", [payload]) for n in range(3)])
+    resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
+    for item in (*requests.decode(sent), *responses.decode(received)):
+        failed = item.error_status if isinstance(item, InferRequest) else item.error
+        assert (failed is None) == (item.payloads == [payload])
+        print(failed is None)
+    del sent, received, item
+"""
+
+
+def test_requests_and_responses_for_which_there_is_no_memory_are_sent_as_errors() -> None:
+    """And do not end the process by a signal."""
+    output = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_MEMORY], check=True, capture_output=True, text=True
+    ).stdout.split()
+    assert len(output) == 23 * 6
+    assert {*output} == {"True", "False"}
+
+
+@given(st.lists(requests, max_size=6))
+def test_frames_are_those_of_protobuf(items: list[InferRequest]) -> None:
+    """Of whatever kinds the requests are, and in whatever order."""
+    codec = RequestCodec(clock=lambda: 500.0)
+    frame = pb.RequestFrame.FromString(codec.encode([*items]))
+    assert frame == pb.RequestFrame.FromString(codec._message([*items]))
 
 
 def test_sizes_count_heads_and_payloads() -> None:
