@@ -1287,7 +1287,7 @@ class GpuUsage(_message.Message):
     def __init__(self, uuid: _Optional[str] = ..., utilization: _Optional[float] = ..., memory_total_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., power_usage_watts: _Optional[float] = ..., power_limit_watts: _Optional[float] = ..., energy_joules: _Optional[float] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("name", "host", "devices", "backends", "shm_namespace", "process", "begun_requests", "repository_agents", "records_timeline", "drains", "host_name", "sandbox")
+    __slots__ = ("name", "host", "devices", "backends", "shm_namespace", "process", "begun_requests", "repository_agents", "records_timeline", "drains", "host_name", "sandbox", "python_based")
     NAME_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
@@ -1300,6 +1300,7 @@ class Hello(_message.Message):
     DRAINS_FIELD_NUMBER: _ClassVar[int]
     HOST_NAME_FIELD_NUMBER: _ClassVar[int]
     SANDBOX_FIELD_NUMBER: _ClassVar[int]
+    PYTHON_BASED_FIELD_NUMBER: _ClassVar[int]
     name: str
     host: str
     devices: _containers.RepeatedCompositeFieldContainer[Device]
@@ -1312,7 +1313,8 @@ class Hello(_message.Message):
     drains: bool
     host_name: str
     sandbox: str
-    def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., backends: _Optional[_Iterable[str]] = ..., shm_namespace: _Optional[str] = ..., process: _Optional[str] = ..., begun_requests: _Optional[_Iterable[int]] = ..., repository_agents: _Optional[_Iterable[str]] = ..., records_timeline: bool = ..., drains: bool = ..., host_name: _Optional[str] = ..., sandbox: _Optional[str] = ...) -> None: ...
+    python_based: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., backends: _Optional[_Iterable[str]] = ..., shm_namespace: _Optional[str] = ..., process: _Optional[str] = ..., begun_requests: _Optional[_Iterable[int]] = ..., repository_agents: _Optional[_Iterable[str]] = ..., records_timeline: bool = ..., drains: bool = ..., host_name: _Optional[str] = ..., sandbox: _Optional[str] = ..., python_based: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Device(_message.Message):
     __slots__ = ("kind", "id", "uuid", "name", "memory_bytes")
