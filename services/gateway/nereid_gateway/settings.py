@@ -45,7 +45,10 @@ class HttpSettings:
     http_port: int = flag(8000, "the HTTP port; 0 takes a free one", flags.port)
     reuse_http_port: bool = flag(False, "let other processes share the HTTP port", flags.boolean)
     http_max_input_size: int = flag(
-        64 * _MIB, "largest body of an HTTP request, in bytes, also when unpacked", flags.integer(1)
+        64 * _MIB,
+        "largest body of an HTTP request, in bytes, also when unpacked; binary tensors behind a JSON"
+        " header are not counted, and may have 2 GiB",
+        flags.integer(1),
     )
     http_max_header_size: int = flag(
         65536, "largest headers of an HTTP request, in bytes", flags.integer(1024)
