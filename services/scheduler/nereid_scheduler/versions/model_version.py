@@ -26,6 +26,7 @@ from nereid_scheduler.core.requests.sequence import sequence_flags
 from nereid_scheduler.versions.caching.response_cache import ResponseCache
 from nereid_scheduler.versions.instance_pool import InstancePool
 from nereid_scheduler.versions.open_requests import OpenRequests
+from nereid_scheduler.versions.sequence_places import SequencePlaces
 from nereid_scheduler.versions.steps import Stepper, Turns
 from nereid_scheduler.versions.validation.request_validation import Validator
 
@@ -65,6 +66,8 @@ class ModelVersion(Stepper):
         self.calls_other_models = self.dispatcher.calls_other_models
         self._batcher = self.dispatcher.batcher
         self._validator = Validator(config)
+        # `None` while no sequence is counted.
+        self._sequence_places: SequencePlaces | None = None
         # Copies that were queued, some of which may have begun since.
         self._copies: list[Entry] = []
         # True if another scheduler has the model: entries return to their gateways.
@@ -129,8 +132,11 @@ class ModelVersion(Stepper):
         now_ns = _now_ns()
         if request.is_shadow:
             self._check_capacity_for_copy(request)
-        elif self._copies:
-            self._drop_queued_copies()
+        else:
+            if self._copies:
+                self._drop_queued_copies()
+            if request.wants_sequence_place or self._sequence_places is not None:
+                on_response = self._with_place(request, on_response)
         entry = self._validator.make_entry(request, on_response, self, now_ns)
         if request.trace_context:
             self.records.begin_trace(entry)
@@ -152,6 +158,21 @@ class ModelVersion(Stepper):
             self._copies.append(entry)
         self.dispatcher.on_queued()
         return entry
+
+    def _with_place(self, request: InferRequest, on_response: OnResponse) -> OnResponse:
+        """Count a request in its sequence; return what adds its place to its last response."""
+        places = SequencePlaces() if self._sequence_places is None else self._sequence_places
+        place = places.count(request)
+        self._sequence_places = places or None
+        if place is None or not request.wants_sequence_place:
+            return on_response
+
+        def add_place(response: InferResponse) -> None:
+            if not response.more:
+                response.sequence_place = place
+            on_response(response)
+
+        return add_place
 
     def _check_capacity_for_copy(self, request: InferRequest) -> None:
         """Raise Unavailable unless a copy can run at once and leaves an instance free.
