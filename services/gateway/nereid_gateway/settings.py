@@ -46,7 +46,7 @@ class HttpSettings:
     reuse_http_port: bool = flag(False, "let other processes share the HTTP port", flags.boolean)
     http_max_input_size: int = flag(
         64 * _MIB,
-        "largest body of an HTTP request, in bytes, also when unpacked; 2 GiB with binary tensors",
+        "largest body of an HTTP request, in bytes, also unpacked; 2 GiB with binary tensors",
         flags.integer(1),
     )
     http_max_header_size: int = flag(
