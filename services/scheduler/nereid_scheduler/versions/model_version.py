@@ -10,6 +10,7 @@ All code runs in one event loop and never awaits while it handles a request.
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import DeadlineExceeded, NereidError, Unavailable, Unimplemented
@@ -33,7 +34,7 @@ from nereid_scheduler.versions.validation.request_validation import Validator
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-    from nereid.core.wire.messages import InferRequest
+    from nereid.core.wire.messages import InferRequest, SequencePlace
     from nereid.model_config import ModelConfig
     from nereid_scheduler.versions.dispatcher import Dispatcher
     from nereid_scheduler.versions.version_context import VersionContext
@@ -166,13 +167,7 @@ class ModelVersion(Stepper):
         self._sequence_places = places or None
         if place is None or not request.wants_sequence_place:
             return on_response
-
-        def add_place(response: InferResponse) -> None:
-            if not response.more:
-                response.sequence_place = place
-            on_response(response)
-
-        return add_place
+        return partial(_add_place, place, on_response)
 
     def _check_capacity_for_copy(self, request: InferRequest) -> None:
         """Raise Unavailable unless a copy can run at once and leaves an instance free.
@@ -307,3 +302,9 @@ class ModelVersion(Stepper):
         """Cancel the timers. Call this when no entry is open."""
         self._turns.close()
         self.dispatcher.close()
+
+
+def _add_place(place: SequencePlace, on_response: OnResponse, response: InferResponse) -> None:
+    if not response.more:
+        response.sequence_place = place
+    on_response(response)
