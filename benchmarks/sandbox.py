@@ -31,7 +31,8 @@ from benchmarks.peers import nereid
 _FORMS = {"free": (), "confined": ("--sandbox-models",)}
 _INFER, _CLOCK = "identity", "load_clock"
 _COMPLETE, _DESCRIBED = "complete", "described"
-_CPU = 'instance_group [ { kind: KIND_CPU count: 1 } ] backend: "python"'
+_ONE_INSTANCE = "instance_group [ { kind: KIND_CPU count: 1 } ]"
+_CPU = f'{_ONE_INSTANCE} backend: "python"'
 _IDENTITY_CONFIG = f"""{_CPU} max_batch_size: 64
 input {{ name: "INPUT" data_type: TYPE_FP32 dims: [ 1 ] }}
 output {{ name: "OUTPUT" data_type: TYPE_FP32 dims: [ 1 ] }}
@@ -42,7 +43,7 @@ output {{ name: "SECONDS" data_type: TYPE_FP64 dims: [ 2 ] }}
 _NATIVE_PARAMETER = 'parameters { key: "sandbox_process" value { string_value: "true" } }'
 _NATIVE_CONFIGS = {
     _COMPLETE: mlp.config("onnxruntime").replace(mlp.NAME, _COMPLETE) + _NATIVE_PARAMETER,
-    _DESCRIBED: _NATIVE_PARAMETER,
+    _DESCRIBED: f"{_ONE_INSTANCE} {_NATIVE_PARAMETER}",
 }
 _NATIVE_LOADS = 5
 _CONFIDENCE = 0.95
