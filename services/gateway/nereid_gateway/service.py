@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid import rpc
@@ -266,7 +267,10 @@ class GatewayService:
         dispatch, allocate_body = self._guard(self._http_front)
         return HttpServer(
             dispatch,
-            replace(_http_limits(settings), body_too_large=body_too_large),
+            replace(
+                _http_limits(settings),
+                body_too_large=partial(body_too_large, settings.grpc_max_input_size),
+            ),
             reader,
             allocate_body,
             self._budget,

@@ -46,7 +46,7 @@ class HttpSettings:
     reuse_http_port: bool = flag(False, "let other processes share the HTTP port", flags.boolean)
     http_max_input_size: int = flag(
         64 * _MIB,
-        "largest body of an HTTP request, in bytes, also unpacked; 2 GiB with binary tensors",
+        "largest HTTP body without binary tensors, in bytes, also decompressed",
         flags.integer(1),
     )
     http_max_header_size: int = flag(
@@ -129,7 +129,7 @@ class GrpcSettings:
     )
     grpc_max_input_size: int = flag(
         (1 << 31) - 1,
-        "largest message of a gRPC request, in bytes, also when decompressed",
+        "largest gRPC message, and HTTP body with binary tensors, in bytes, also decompressed",
         flags.integer(1, (1 << 31) - 1),
     )
     grpc_idle_timeout_secs: float = flag(

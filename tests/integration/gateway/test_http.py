@@ -92,16 +92,16 @@ async def test_binary_tensors_may_be_larger_than_the_limit(chunked: bool) -> Non
 
 
 async def test_a_body_with_binary_tensors_is_at_most_as_large_as_a_message() -> None:
-    async with gateway_site() as site:
+    async with gateway_site(http_max_input_size=1000, grpc_max_input_size=2000) as site:
         reader, writer = await connect(site)
         lines = [f"POST {INFER} HTTP/1.1", "Host: x", "Inference-Header-Content-Length: 9"]
-        writer.write("\r\n".join([*lines, f"Content-Length: {1 << 31}", "", ""]).encode())
+        writer.write("\r\n".join([*lines, "Content-Length: 2001", "", ""]).encode())
         head, content = await read_response(reader)
         writer.close()
     assert head.startswith(b"HTTP/1.1 400 ")
     assert json.loads(content) == {
-        "error": "request size of 2147483648 bytes exceeds the maximum allowed size of 2147483647"
-        " bytes."
+        "error": "request size of 2001 bytes with binary tensors exceeds the maximum allowed value"
+        " of 2000 bytes. Use --grpc-max-input-size to increase the limit."
     }
 
 

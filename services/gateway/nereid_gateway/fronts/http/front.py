@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from nereid_gateway.core.access.principal import principal_of
 from nereid_gateway.core.routes import ENDPOINTS, Endpoint, Route, resolve
@@ -43,19 +43,19 @@ if TYPE_CHECKING:
     # A handler responds at once, or returns a coroutine to run as a task.
     Handler = Callable[[HttpCall, Route], Coroutine[Any, Any, None] | None]
 
-# Triton limits only the JSON before binary tensors. Here a body is at most as large as a gRPC
-# message, and counts in --max-pending-bytes as it arrives.
-_MAX_BINARY_BYTES: Final = (1 << 31) - 1
 
+def body_too_large(max_message_bytes: int, call: HttpCall, size: int, limit: int) -> str:
+    """Return the text for a body beyond the limit; empty if binary tensors may make it so large.
 
-def body_too_large(call: HttpCall, size: int, limit: int) -> str:
-    """Return Triton's text for a body beyond the limit; empty if binary tensors may make it so."""
+    Triton limits only the JSON before them. Here such a body is at most as large as a gRPC message.
+    """
     if bytes_before_tensors(call) > 0:
-        if size <= _MAX_BINARY_BYTES:
+        if size <= max_message_bytes:
             return ""
         return (
-            f"request size of {size} bytes exceeds the maximum allowed size of {_MAX_BINARY_BYTES}"
-            " bytes."
+            f"request size of {size} bytes with binary tensors exceeds the maximum allowed value of"
+            f" {max(limit, max_message_bytes)} bytes. Use --grpc-max-input-size to increase the"
+            " limit."
         )
     if call.headers.get(HEADER_LENGTH) == b"0":
         return (
