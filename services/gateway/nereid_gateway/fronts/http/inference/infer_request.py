@@ -354,7 +354,7 @@ class _HeaderParser:
         self._model = model
         self._version = version
         self._regions = regions
-        self.max_bytes = max_bytes
+        self._max_bytes = max_bytes
         self._binary_by_default = False
         self._priority = 0
         self._timeout_us = 0
@@ -444,7 +444,7 @@ class _HeaderParser:
             self._sizes.append(size)
         else:
             self._sizes.append(None)
-            raw = tensor_data.to_raw(members["data"], name, datatype, shape, self.max_bytes)
+            raw = tensor_data.to_raw(members["data"], name, datatype, shape, self._max_bytes)
             self._inline_data.append(raw)
             self._inline_inputs.append(HeadInput(name, datatype, shape))
         return HeadInput(name, datatype, shape)
