@@ -36,7 +36,6 @@ input [ {{ name: "INPUT" data_type: TYPE_FP32 dims: [ -1 ] }} ]
 output [ {{ name: "OUTPUT" data_type: TYPE_FP32 dims: [ -1 ] }} ]
 instance_group [ {{ kind: KIND_CPU count: 1 }} ]
 """
-_INPUT_LIMIT = "--http-max-input-size=2147483647"
 _PATH = "/inference.GRPCInferenceService/ModelInfer"
 
 
@@ -145,8 +144,7 @@ def _serve(
     three = (ports[0], ports[1], ports[2])
     if name == "nereid":
         repository = _repository(work / name, arguments.nereid_backend)
-        flags = [_INPUT_LIMIT, *arguments.nereid_flags]
-        command = nereid.command(repository, work / "nereid.log", three, flags)
+        command = nereid.command(repository, work / "nereid.log", three, arguments.nereid_flags)
     else:
         triton.ensure_venv(arguments.triton_venv)
         repository = _repository(work / name, "python")

@@ -43,6 +43,8 @@ class Stat:
     session: int
     started: int
     cpu_s: float
+    # Of children that have ended.
+    ended_cpu_s: float
 
 
 def parse_stat(text: str) -> Stat:
@@ -56,6 +58,7 @@ def parse_stat(text: str) -> Stat:
         session=int(fields[3]),
         started=int(fields[19]),
         cpu_s=(int(fields[11]) + int(fields[12])) * _TICK_S,
+        ended_cpu_s=(int(fields[13]) + int(fields[14])) * _TICK_S,
     )
 
 
@@ -200,6 +203,10 @@ class ServerProcess:
         for stat in _tree(self._root.pid):
             used[_name_of(stat.pid)] += stat.cpu_s  # type: ignore[assignment]  # Counter is typed for integers
         return used
+
+    def total_cpu_s(self) -> float:
+        """Return CPU seconds used so far by all processes, also by those that have ended."""
+        return sum(stat.cpu_s + stat.ended_cpu_s for stat in _tree(self._root.pid))
 
     def processes(self) -> dict[int, str]:
         """Map the process id of each process of the server to its name."""

@@ -2,7 +2,8 @@
 
 Two meshes, one with ``--sandbox-models``, serve the smallest Python model and take turns. They are
 started several times, since two starts of one program differ by more than a sandbox costs. The
-interval is over the starts. An ONNX model that asks for a process of its own is loaded as well.
+interval is over the starts. ONNX models that ask for processes of their own are loaded as well: the
+file of one is described first, the other's configuration is complete.
 """
 
 import argparse
@@ -28,8 +29,10 @@ from benchmarks.models.workload import Workload, write_script
 from benchmarks.peers import nereid
 
 _FORMS = {"free": (), "confined": ("--sandbox-models",)}
-_INFER, _CLOCK, _NATIVE = "identity", "load_clock", "native"
-_CPU = 'instance_group [ { kind: KIND_CPU count: 1 } ] backend: "python"'
+_INFER, _CLOCK = "identity", "load_clock"
+_COMPLETE, _DESCRIBED = "complete", "described"
+_ONE_INSTANCE = "instance_group [ { kind: KIND_CPU count: 1 } ]"
+_CPU = f'{_ONE_INSTANCE} backend: "python"'
 _IDENTITY_CONFIG = f"""{_CPU} max_batch_size: 64
 input {{ name: "INPUT" data_type: TYPE_FP32 dims: [ 1 ] }}
 output {{ name: "OUTPUT" data_type: TYPE_FP32 dims: [ 1 ] }}
@@ -38,6 +41,11 @@ _CLOCK_CONFIG = f"""{_CPU}
 output {{ name: "SECONDS" data_type: TYPE_FP64 dims: [ 2 ] }}
 """
 _NATIVE_PARAMETER = 'parameters { key: "sandbox_process" value { string_value: "true" } }'
+_NATIVE_CONFIGS = {
+    _COMPLETE: mlp.config("onnxruntime").replace(mlp.NAME, _COMPLETE) + _NATIVE_PARAMETER,
+    _DESCRIBED: f"{_ONE_INSTANCE} {_NATIVE_PARAMETER}",
+}
+_NATIVE_LOADS = 5
 _CONFIDENCE = 0.95
 
 
@@ -47,7 +55,7 @@ class _Start:
 
     rates: list[float]
     cpu: list[float]
-    loads: dict[str, list[tuple[float, float, float]]]
+    loads: dict[str, list[tuple[float, ...]]]
 
 
 class _Mesh:
@@ -55,8 +63,9 @@ class _Mesh:
         work = work / form
         write_script(work / "models", _INFER, "identity.py", _IDENTITY_CONFIG)
         write_script(work / "models", _CLOCK, "load_clock.py", _CLOCK_CONFIG)
-        mlp.write_file(work / "models" / _NATIVE / "1" / "model.onnx")
-        (work / "models" / _NATIVE / "config.pbtxt").write_text(_NATIVE_PARAMETER)
+        for name, config in _NATIVE_CONFIGS.items():
+            mlp.write_file(work / "models" / name / "1" / "model.onnx")
+            (work / "models" / name / "config.pbtxt").write_text(config)
         http_port, grpc_port, metrics_port = process.free_ports(3)
         flags = ("--model-control-mode=explicit", f"--load-model={_INFER}", *_FORMS[form])
         ports = (http_port, grpc_port, metrics_port)
@@ -83,20 +92,29 @@ class _Mesh:
         used = self._server.cpu_s()
         return sum(used[name] for name in ("nereid_executor", "direct"))
 
-    def load_s(self) -> tuple[float, float, float]:
-        """Load the clock and the native model.
+    def load_s(self) -> tuple[float, ...]:
+        """Load the clock and the native models, and unload them.
 
-        Return the age and the CPU time of the clock's worker, and the time of the other's load.
+        Return the age and the CPU time of the clock's worker, the time of the complete native
+        model's load, and the CPU time of all processes for each native model.
         """
         self._post(f"repository/models/{_CLOCK}/load")
         outputs = self._post(f"models/{_CLOCK}/infer", {"inputs": []})["outputs"]
         self._post(f"repository/models/{_CLOCK}/unload")
         age_s, cpu_s = outputs[0]["data"]
         begin = time.perf_counter()
-        self._post(f"repository/models/{_NATIVE}/load")
+        self._post(f"repository/models/{_COMPLETE}/load")
         native_s = time.perf_counter() - begin
-        self._post(f"repository/models/{_NATIVE}/unload")
-        return age_s, cpu_s, native_s
+        self._post(f"repository/models/{_COMPLETE}/unload")
+        return age_s, cpu_s, native_s, *map(self._native_cpu_s, _NATIVE_CONFIGS)
+
+    def _native_cpu_s(self, model: str) -> float:
+        # The clock of ended processes ticks every 10 ms.
+        before = self._server.total_cpu_s()
+        for _ in range(_NATIVE_LOADS):
+            self._post(f"repository/models/{model}/load")
+            self._post(f"repository/models/{model}/unload")
+        return (self._server.total_cpu_s() - before) / _NATIVE_LOADS
 
     def _post(self, path: str, body: object = None) -> dict[str, list[dict[str, list[float]]]]:
         data = json.dumps(body or {}).encode()
@@ -180,6 +198,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     _print_loads("load, by the worker's clock", starts, 0)
     _print_loads("CPU of a load, in the worker", starts, 1)
     _print_loads("load of a native model", starts, 2)
+    _print_loads("CPU of it", starts, 3)
+    _print_loads("CPU of one that is described", starts, 4)
     return 0
 
 

@@ -96,6 +96,11 @@ def write_file(path: Path) -> Path:
     return path
 
 
+def config(backend: str) -> str:
+    """Return the text of the model's config.pbtxt."""
+    return _CONFIG.format(backend=backend)
+
+
 def write_repository(repository: Path, backend: str, python_model: Path | None = None) -> Path:
     """Write a repository with this model.
 
@@ -104,7 +109,7 @@ def write_repository(repository: Path, backend: str, python_model: Path | None =
     write_file(repository / NAME / "1" / "model.onnx")
     if python_model is not None:
         shutil.copy(python_model, repository / NAME / "1" / "model.py")
-    (repository / NAME / "config.pbtxt").write_text(_CONFIG.format(backend=backend))
+    (repository / NAME / "config.pbtxt").write_text(config(backend))
     return repository
 
 

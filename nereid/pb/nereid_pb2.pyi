@@ -741,7 +741,7 @@ class RequestFrame(_message.Message):
     def __init__(self, requests: _Optional[_Iterable[_Union[InferRequest, _Mapping]]] = ..., cancelled_ids: _Optional[_Iterable[int]] = ..., paused_ids: _Optional[_Iterable[int]] = ..., resumed_ids: _Optional[_Iterable[int]] = ..., released_segments: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class InferRequest(_message.Message):
-    __slots__ = ("id", "head", "payloads", "request_id", "parameters", "priority", "timeout_us", "remaining_us", "trace_context", "error_status", "digest", "accepts_many", "caller", "resent", "sequence_owner", "timings", "text_digest", "caller_key", "is_shadow", "callable_models", "confined_caller")
+    __slots__ = ("id", "head", "payloads", "request_id", "parameters", "priority", "timeout_us", "remaining_us", "trace_context", "error_status", "digest", "accepts_many", "caller", "resent", "sequence_owner", "timings", "text_digest", "caller_key", "is_shadow", "callable_models", "confined_caller", "sequence_place", "copied_sequence")
     class ParametersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -770,6 +770,8 @@ class InferRequest(_message.Message):
     IS_SHADOW_FIELD_NUMBER: _ClassVar[int]
     CALLABLE_MODELS_FIELD_NUMBER: _ClassVar[int]
     CONFINED_CALLER_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_PLACE_FIELD_NUMBER: _ClassVar[int]
+    COPIED_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     id: int
     head: bytes
     payloads: _containers.RepeatedCompositeFieldContainer[Payload]
@@ -791,10 +793,12 @@ class InferRequest(_message.Message):
     is_shadow: bool
     callable_models: bytes
     confined_caller: int
-    def __init__(self, id: _Optional[int] = ..., head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., request_id: _Optional[str] = ..., parameters: _Optional[_Mapping[str, _kserve_pb2.InferParameter]] = ..., priority: _Optional[int] = ..., timeout_us: _Optional[int] = ..., remaining_us: _Optional[int] = ..., trace_context: _Optional[bytes] = ..., error_status: _Optional[_Union[ErrorStatus, _Mapping]] = ..., digest: _Optional[bytes] = ..., accepts_many: bool = ..., caller: _Optional[int] = ..., resent: bool = ..., sequence_owner: _Optional[str] = ..., timings: bool = ..., text_digest: _Optional[bytes] = ..., caller_key: _Optional[bytes] = ..., is_shadow: bool = ..., callable_models: _Optional[bytes] = ..., confined_caller: _Optional[int] = ...) -> None: ...
+    sequence_place: bool
+    copied_sequence: int
+    def __init__(self, id: _Optional[int] = ..., head: _Optional[bytes] = ..., payloads: _Optional[_Iterable[_Union[Payload, _Mapping]]] = ..., request_id: _Optional[str] = ..., parameters: _Optional[_Mapping[str, _kserve_pb2.InferParameter]] = ..., priority: _Optional[int] = ..., timeout_us: _Optional[int] = ..., remaining_us: _Optional[int] = ..., trace_context: _Optional[bytes] = ..., error_status: _Optional[_Union[ErrorStatus, _Mapping]] = ..., digest: _Optional[bytes] = ..., accepts_many: bool = ..., caller: _Optional[int] = ..., resent: bool = ..., sequence_owner: _Optional[str] = ..., timings: bool = ..., text_digest: _Optional[bytes] = ..., caller_key: _Optional[bytes] = ..., is_shadow: bool = ..., callable_models: _Optional[bytes] = ..., confined_caller: _Optional[int] = ..., sequence_place: bool = ..., copied_sequence: _Optional[int] = ...) -> None: ...
 
 class ResponseFrame(_message.Message):
-    __slots__ = ("responses", "cached_models", "trace_rules", "log_rules", "traces", "ownership", "inputs_in_use", "timings", "last_counts", "models_changed", "traffic_keys", "model_shadows")
+    __slots__ = ("responses", "cached_models", "trace_rules", "log_rules", "traces", "ownership", "inputs_in_use", "timings", "last_counts", "models_changed", "traffic_keys", "model_shadows", "sequence_places")
     class TracesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -809,6 +813,13 @@ class ResponseFrame(_message.Message):
         key: int
         value: RequestTimings
         def __init__(self, key: _Optional[int] = ..., value: _Optional[_Union[RequestTimings, _Mapping]] = ...) -> None: ...
+    class SequencePlacesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: SequencePlace
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[_Union[SequencePlace, _Mapping]] = ...) -> None: ...
     RESPONSES_FIELD_NUMBER: _ClassVar[int]
     CACHED_MODELS_FIELD_NUMBER: _ClassVar[int]
     TRACE_RULES_FIELD_NUMBER: _ClassVar[int]
@@ -821,6 +832,7 @@ class ResponseFrame(_message.Message):
     MODELS_CHANGED_FIELD_NUMBER: _ClassVar[int]
     TRAFFIC_KEYS_FIELD_NUMBER: _ClassVar[int]
     MODEL_SHADOWS_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_PLACES_FIELD_NUMBER: _ClassVar[int]
     responses: _containers.RepeatedCompositeFieldContainer[InferResponse]
     cached_models: CachedModels
     trace_rules: TraceRules
@@ -833,7 +845,16 @@ class ResponseFrame(_message.Message):
     models_changed: int
     traffic_keys: TrafficKeys
     model_shadows: ModelShadows
-    def __init__(self, responses: _Optional[_Iterable[_Union[InferResponse, _Mapping]]] = ..., cached_models: _Optional[_Union[CachedModels, _Mapping]] = ..., trace_rules: _Optional[_Union[TraceRules, _Mapping]] = ..., log_rules: _Optional[_Union[LogRules, _Mapping]] = ..., traces: _Optional[_Mapping[int, TracedRequest]] = ..., ownership: _Optional[_Union[Ownership, _Mapping]] = ..., inputs_in_use: _Optional[_Iterable[int]] = ..., timings: _Optional[_Mapping[int, RequestTimings]] = ..., last_counts: _Optional[bytes] = ..., models_changed: _Optional[int] = ..., traffic_keys: _Optional[_Union[TrafficKeys, _Mapping]] = ..., model_shadows: _Optional[_Union[ModelShadows, _Mapping]] = ...) -> None: ...
+    sequence_places: _containers.MessageMap[int, SequencePlace]
+    def __init__(self, responses: _Optional[_Iterable[_Union[InferResponse, _Mapping]]] = ..., cached_models: _Optional[_Union[CachedModels, _Mapping]] = ..., trace_rules: _Optional[_Union[TraceRules, _Mapping]] = ..., log_rules: _Optional[_Union[LogRules, _Mapping]] = ..., traces: _Optional[_Mapping[int, TracedRequest]] = ..., ownership: _Optional[_Union[Ownership, _Mapping]] = ..., inputs_in_use: _Optional[_Iterable[int]] = ..., timings: _Optional[_Mapping[int, RequestTimings]] = ..., last_counts: _Optional[bytes] = ..., models_changed: _Optional[int] = ..., traffic_keys: _Optional[_Union[TrafficKeys, _Mapping]] = ..., model_shadows: _Optional[_Union[ModelShadows, _Mapping]] = ..., sequence_places: _Optional[_Mapping[int, SequencePlace]] = ...) -> None: ...
+
+class SequencePlace(_message.Message):
+    __slots__ = ("start", "number")
+    START_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    number: int
+    def __init__(self, start: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
 
 class ModelShadows(_message.Message):
     __slots__ = ("models",)
@@ -1303,7 +1324,7 @@ class GpuUsage(_message.Message):
     def __init__(self, uuid: _Optional[str] = ..., utilization: _Optional[float] = ..., memory_total_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., power_usage_watts: _Optional[float] = ..., power_limit_watts: _Optional[float] = ..., energy_joules: _Optional[float] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("name", "host", "devices", "backends", "shm_namespace", "process", "begun_requests", "repository_agents", "records_timeline", "drains", "host_name", "sandbox")
+    __slots__ = ("name", "host", "devices", "backends", "shm_namespace", "process", "begun_requests", "repository_agents", "records_timeline", "drains", "host_name", "sandbox", "python_based")
     NAME_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
@@ -1316,6 +1337,7 @@ class Hello(_message.Message):
     DRAINS_FIELD_NUMBER: _ClassVar[int]
     HOST_NAME_FIELD_NUMBER: _ClassVar[int]
     SANDBOX_FIELD_NUMBER: _ClassVar[int]
+    PYTHON_BASED_FIELD_NUMBER: _ClassVar[int]
     name: str
     host: str
     devices: _containers.RepeatedCompositeFieldContainer[Device]
@@ -1328,7 +1350,8 @@ class Hello(_message.Message):
     drains: bool
     host_name: str
     sandbox: str
-    def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., backends: _Optional[_Iterable[str]] = ..., shm_namespace: _Optional[str] = ..., process: _Optional[str] = ..., begun_requests: _Optional[_Iterable[int]] = ..., repository_agents: _Optional[_Iterable[str]] = ..., records_timeline: bool = ..., drains: bool = ..., host_name: _Optional[str] = ..., sandbox: _Optional[str] = ...) -> None: ...
+    python_based: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., host: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[Device, _Mapping]]] = ..., backends: _Optional[_Iterable[str]] = ..., shm_namespace: _Optional[str] = ..., process: _Optional[str] = ..., begun_requests: _Optional[_Iterable[int]] = ..., repository_agents: _Optional[_Iterable[str]] = ..., records_timeline: bool = ..., drains: bool = ..., host_name: _Optional[str] = ..., sandbox: _Optional[str] = ..., python_based: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Device(_message.Message):
     __slots__ = ("kind", "id", "uuid", "name", "memory_bytes")

@@ -25,6 +25,7 @@ from nereid.core.wire.messages import (
     Ownership,
     Release,
     RequestTimings,
+    SequencePlace,
     TracedModel,
     TracedTensor,
     TraceRule,
@@ -221,6 +222,8 @@ def _is_plain(item: InferRequest) -> bool:
         or item.wants_timings
         or item.is_shadow
         or item.confined_caller
+        or item.wants_sequence_place
+        or item.copied_sequence
     )
 
 
@@ -319,6 +322,7 @@ class ResponseCodec:
                 or item.more
                 or item.trace
                 or item.timings is not None
+                or item.sequence_place is not None
                 or item.inputs_in_use
                 or not write(pieces, item.id, item.head, item.payloads)
             ):
@@ -353,18 +357,25 @@ def _failed_response(item: FromScheduler) -> FromScheduler:
 
 
 def _read_others(frame: pb.ResponseFrame, responses: list[InferResponse]) -> Iterator[Notice]:
-    if frame.traces:
+    if frame.traces or frame.timings or frame.sequence_places:
         for item in responses:
-            if not item.more and item.id in frame.traces:
-                item.trace = _read_trace(frame.traces[item.id])
-    if frame.timings:
-        for item in responses:
-            if not item.more and item.id in frame.timings:
-                item.timings = _read_timings(frame.timings[item.id])
+            if not item.more:
+                _read_of_last(frame, item)
     if frame.inputs_in_use:
         for item in responses:
             item.inputs_in_use = item.id in frame.inputs_in_use
     return _read_notices(frame)
+
+
+def _read_of_last(frame: pb.ResponseFrame, item: InferResponse) -> None:
+    """Read what comes only with the last response to a request."""
+    if item.id in frame.traces:
+        item.trace = _read_trace(frame.traces[item.id])
+    if item.id in frame.timings:
+        item.timings = _read_timings(frame.timings[item.id])
+    if item.id in frame.sequence_places:
+        place = frame.sequence_places[item.id]
+        item.sequence_place = SequencePlace(place.start, place.number)
 
 
 def _response_message(items: list[FromScheduler]) -> bytes:
@@ -376,6 +387,9 @@ def _response_message(items: list[FromScheduler]) -> bytes:
                 _write_trace(item.trace, frame.traces[item.id])
             if item.timings is not None:
                 _write_timings(item.timings, frame.timings[item.id])
+            if item.sequence_place is not None:
+                place = frame.sequence_places[item.id]
+                place.start, place.number = item.sequence_place
             if item.inputs_in_use:
                 frame.inputs_in_use.append(item.id)
         else:
@@ -552,7 +566,16 @@ def _write_fields(item: InferRequest, message: pb.InferRequest, now: float) -> N
         message.sequence_owner = item.sequence_owner
     if item.caller or item.confined_caller:
         message.caller, message.confined_caller = item.caller, item.confined_caller
-    if item.accepts_many or item.resent or item.wants_timings or item.is_shadow:
+    if (
+        item.accepts_many
+        or item.resent
+        or item.wants_timings
+        or item.is_shadow
+        or item.wants_sequence_place
+        or item.copied_sequence
+    ):
+        message.sequence_place = item.wants_sequence_place
+        message.copied_sequence = item.copied_sequence
         message.is_shadow = item.is_shadow
         message.accepts_many, message.resent = item.accepts_many, item.resent
         message.timings = item.wants_timings
@@ -580,6 +603,8 @@ def _read_request(message: pb.InferRequest, now: float) -> InferRequest:
     request.is_shadow = message.is_shadow
     request.callable_models = message.callable_models
     request.confined_caller = message.confined_caller
+    request.wants_sequence_place = message.sequence_place
+    request.copied_sequence = message.copied_sequence
     return request
 
 

@@ -72,6 +72,7 @@ class InferRequest:
         "caller",
         "caller_key",
         "confined_caller",
+        "copied_sequence",
         "deadline",
         "depth",
         "digest",
@@ -89,6 +90,7 @@ class InferRequest:
         "text_digest",
         "timeout_us",
         "trace_context",
+        "wants_sequence_place",
         "wants_timings",
     )
 
@@ -117,6 +119,8 @@ class InferRequest:
         is_shadow: bool = False,
         callable_models: bytes = b"",
         confined_caller: int = 0,
+        wants_sequence_place: bool = False,
+        copied_sequence: int = 0,
     ) -> None:
         self.id = id
         self.head = head
@@ -159,6 +163,9 @@ class InferRequest:
         # Instance whose confined model sent the request, unless --sandbox-call lets the model call
         # this one. It is known even if `caller` is not, as for calls outside a request.
         self.confined_caller = confined_caller
+        self.wants_sequence_place = wants_sequence_place
+        # `start` in the place of the request that this one copies (SequencePlace), or 0.
+        self.copied_sequence = copied_sequence
 
 
 class Cancel(NamedTuple):
@@ -207,6 +214,16 @@ class TracedModel(NamedTuple):
     tensors: tuple[TracedTensor, ...] = ()
 
 
+class SequencePlace(NamedTuple):
+    """Place of a request in its sequence.
+
+    start: identifies the sequence, and is another number after each START. number: 1 for START.
+    """
+
+    start: int
+    number: int
+
+
 class RequestTimings(NamedTuple):
     """Durations of a request's phases; what is unknown is missing, 0 or empty.
 
@@ -240,6 +257,7 @@ class InferResponse:
         "more",
         "payloads",
         "segment_name",
+        "sequence_place",
         "timings",
         "trace",
     )
@@ -264,6 +282,8 @@ class InferResponse:
         self.trace = trace
         # In the last response to a request that asked for them.
         self.timings: RequestTimings | None = None
+        # In the last response to a request that asked for it, if it is known.
+        self.sequence_place: SequencePlace | None = None
         # True if a lost instance may still read the input tensors.
         self.inputs_in_use = False
 
@@ -271,6 +291,7 @@ class InferResponse:
         """Return a copy with other, inline payloads and no error."""
         response = InferResponse(self.id, self.head, payloads, more=self.more, trace=self.trace)
         response.timings, response.inputs_in_use = self.timings, self.inputs_in_use
+        response.sequence_place = self.sequence_place
         return response
 
 

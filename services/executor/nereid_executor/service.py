@@ -298,6 +298,7 @@ def make_hello(settings: ExecutorSettings, backends: BackendRegistry) -> pb.Hell
         host_name=socket.gethostname(),
         devices=[devices.cpu(), *offered_gpus(settings, backends)],
         backends=backends.available_backends(),
+        python_based=backends.python_based_backends(),
     )
 
 

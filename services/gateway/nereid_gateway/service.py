@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid import rpc
@@ -25,6 +27,7 @@ from nereid_gateway.extras.shadows.reports import CountReports
 from nereid_gateway.extras.shadows.shadows import Shadows
 from nereid_gateway.fronts.grpc.front import GrpcFront
 from nereid_gateway.fronts.http.front import HttpFront, body_too_large
+from nereid_gateway.fronts.http.inference.infer_request import text_too_large
 from nereid_gateway.guards.policy import restricted_apis
 from nereid_gateway.guards.policy.call_policy import CallPolicy
 from nereid_gateway.guards.policy.grpc_guard import GrpcGuard
@@ -264,7 +267,10 @@ class GatewayService:
         dispatch, allocate_body = self._guard(self._http_front)
         return HttpServer(
             dispatch,
-            _http_limits(settings),
+            replace(
+                _http_limits(settings),
+                body_too_large=partial(body_too_large, settings.grpc_max_input_size),
+            ),
             reader,
             allocate_body,
             self._budget,
@@ -278,7 +284,10 @@ class GatewayService:
         # Most gateways do not serve these ports.
         from nereid_gateway.extras.managed.ports import make_ports  # noqa: PLC0415
 
-        limits = _http_limits(settings)
+        limits = replace(
+            _http_limits(settings),
+            body_too_large=lambda _, size, limit: text_too_large(size, limit),
+        )
         front, guard = self._http_front, self._guard
         return make_ports(settings, control, front, metrics, guard, limits, self._budget)
 
@@ -516,7 +525,6 @@ def _infer_chain(
 def _http_limits(settings: GatewaySettings) -> HttpLimits:
     return HttpLimits(
         max_body_bytes=settings.http_max_input_size,
-        body_too_large=body_too_large,
         max_header_bytes=settings.http_max_header_size,
         max_pipelined=settings.http_max_pipelined,
         header_timeout_s=settings.http_request_timeout_secs,

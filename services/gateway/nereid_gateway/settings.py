@@ -45,7 +45,9 @@ class HttpSettings:
     http_port: int = flag(8000, "the HTTP port; 0 takes a free one", flags.port)
     reuse_http_port: bool = flag(False, "let other processes share the HTTP port", flags.boolean)
     http_max_input_size: int = flag(
-        64 * _MIB, "largest body of an HTTP request, in bytes, also when unpacked", flags.integer(1)
+        64 * _MIB,
+        "largest HTTP body without binary tensors, in bytes, also decompressed",
+        flags.integer(1),
     )
     http_max_header_size: int = flag(
         65536, "largest headers of an HTTP request, in bytes", flags.integer(1024)
@@ -127,7 +129,7 @@ class GrpcSettings:
     )
     grpc_max_input_size: int = flag(
         (1 << 31) - 1,
-        "largest message of a gRPC request, in bytes, also when decompressed",
+        "largest gRPC message, and HTTP body with binary tensors, in bytes, also decompressed",
         flags.integer(1, (1 << 31) - 1),
     )
     grpc_idle_timeout_secs: float = flag(

@@ -73,9 +73,15 @@ class Row(NamedTuple):
     differs: int | None = None
 
 
-def binary(port: str, target: str, length: int | str = len(HEADER), prefix: str = "") -> Row:
+def binary(
+    port: str,
+    target: str,
+    length: int | str = len(HEADER),
+    prefix: str = "",
+    differs: int | None = None,
+) -> Row:
     form = f"{prefix}application/vnd.{port}-triton.binary+json;json-header-size={length}"
-    return Row(port, "POST", target, HEADER + TENSOR, form)
+    return Row(port, "POST", target, HEADER + TENSOR, form, differs=differs)
 
 
 def redirected(to: str, body: bytes = b"", method: str = "POST", differs: int | None = None) -> Row:
@@ -130,7 +136,8 @@ for port, target in (("sagemaker", "/invocations"), ("vertex-ai", "/predict")):
         binary(port, target, len(HEADER) - 1),
         binary(port, target, 0),
         binary(port, target, 9999),
-        binary(port, target, "x"),
+        # 2.51 reads it as 0; newer sources refuse it.
+        binary(port, target, "x", differs=400),
         binary(port, target, prefix="x "),
     ]
 
@@ -220,7 +227,7 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ports]:
 def test_row(ports: Ports, row: Row) -> None:
     real, ours = ports.ask(row)
     assert ours.status == (real.status if row.differs is None else row.differs)
-    if row.body in SAME and real.status != 404:
+    if row.body in SAME and row.differs is None and real.status != 404:
         assert ours == real
 
 

@@ -14,7 +14,6 @@ import pytest
 from tests.support.mesh.large_tensors import (
     BRIEFLY,
     IMAGE,
-    SEGMENT,
     Client,
     assert_shared,
     client,
@@ -37,7 +36,7 @@ def shared(
     request: pytest.FixtureRequest, repository: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Mesh]:
     log = tmp_path_factory.mktemp("mesh") / "log"
-    with running(repository, log, SEGMENT, BRIEFLY, FLAGS[request.param]) as mesh:
+    with running(repository, log, BRIEFLY, FLAGS[request.param]) as mesh:
         yield mesh
 
 

@@ -69,6 +69,7 @@ class TritonPythonModel:
         return config
 
     def initialize(self, args):
+        assert json.loads(args["model_config"])["runtime"] == "model.py"
         folder = Path(args["model_repository"]) / args["model_version"]
         self.amount = json.loads((folder / "amount.json").read_text())
 
@@ -162,6 +163,14 @@ def mesh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
         (root / name / "1").mkdir(parents=True)
         (root / name / "1" / "amount.json").write_text(amount)
         (root / name / "config.pbtxt").write_text('backend: "adder"')
+    tensors = "".join(
+        f'{kind} {{ name: "{name}" data_type: TYPE_INT32 dims: -1 }}\n'
+        for kind, name in (("input", "x"), ("output", "y"))
+    )
+    for name, written in (("whole", ""), ("named", 'runtime: "model.py"')):
+        (root / name / "1").mkdir(parents=True)
+        (root / name / "1" / "amount.json").write_text("2")
+        (root / name / "config.pbtxt").write_text(f'backend: "adder" {tensors}{written}')
     folders = tmp_path_factory.mktemp("backends")
     (folders / "adder").mkdir()
     (folders / "adder" / "model.py").write_text(PYTHON_BASED)
@@ -212,10 +221,13 @@ def test_requests_of_the_example_are_generated_side_by_side(tokens: Tokens) -> N
     assert received == ("short", "stone")
 
 
-@pytest.mark.parametrize(("model", "value"), [("one_more", 6), ("ten_more", 15)])
+@pytest.mark.parametrize(
+    ("model", "value"), [("one_more", 6), ("ten_more", 15), ("whole", 7), ("named", 7)]
+)
 def test_a_python_based_backend_runs_all_its_models(mesh: Mesh, model: str, value: int) -> None:
     config = json.loads(mesh.get(f"/v2/models/{model}/config")[1])
     assert (config["backend"], config["default_model_filename"]) == ("adder", "")
+    assert config["runtime"] == "model.py"
     body = {"inputs": [{"name": "x", "shape": [1], "datatype": "INT32", "data": [5]}]}
     _, reply = mesh.get(f"/v2/models/{model}/infer", "POST", json.dumps(body).encode())
     assert json.loads(reply)["outputs"][0]["data"] == [value]

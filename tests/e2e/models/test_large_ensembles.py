@@ -11,7 +11,6 @@ import pytest
 from tests.support.mesh.large_tensors import (
     BRIEFLY,
     IMAGE,
-    SEGMENT,
     assert_shared,
     await_no_segments,
     client,
@@ -56,7 +55,7 @@ def shared(
     request: pytest.FixtureRequest, models: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Mesh]:
     log = tmp_path_factory.mktemp("mesh") / "log"
-    flags = (SEGMENT, BRIEFLY, f"--join={request.param}")
+    flags = (BRIEFLY, f"--join={request.param}")
     with running(models, log, *flags, executors=2) as mesh:
         yield mesh
 

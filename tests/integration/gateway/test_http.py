@@ -13,7 +13,16 @@ import pytest
 
 from nereid_gateway.core.routes import ENDPOINTS
 from nereid_gateway.plane.decoding.limits import LARGE_BYTES
-from tests.support.gateway.gateway_http import BODY, INFER, INPUT, At, ask, connect, read_response
+from tests.support.gateway.gateway_http import (
+    BODY,
+    FLOATS,
+    INFER,
+    INPUT,
+    At,
+    ask,
+    connect,
+    read_response,
+)
 from tests.support.gateway.gateway_site import GatewaySite, gateway_site
 
 
@@ -28,7 +37,8 @@ async def test_a_body_beyond_the_limit_is_refused() -> None:
         None: f"request JSON size of 100001 bytes exceeds the maximum allowed input size {more}",
         "0": "Raw input has a byte_size (100001 bytes) that exceeds the maximum allowed value "
         + more,
-        "9": f"request size of 100001 bytes exceeds the maximum allowed input size {more}",
+        # No length at all.
+        "x": f"request JSON size of 100001 bytes exceeds the maximum allowed input size {more}",
     }
     async with gateway_site(http_max_input_size=100_000) as site:
         for length, text in texts.items():
@@ -41,6 +51,58 @@ async def test_a_body_beyond_the_limit_is_refused() -> None:
         writer.write(head.encode() + b"%x\r\n%b\r\n" % (100_001, bytes(100_001)))
         assert json.loads((await read_response(reader))[1]) == {"error": texts["0"]}
         writer.close()
+        other = await ask(
+            site,
+            "POST",
+            "/v2/repository/index",
+            bytes(100_001),
+            Inference_Header_Content_Length="9",
+        )
+        assert (other.status, json.loads(other.body)) == (400, {"error": texts[None]})
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_binary_tensors_may_be_larger_than_the_limit(chunked: bool) -> None:
+    size = 200_000
+    tensor = {**INPUT, "shape": [size // 4], "parameters": {"binary_data_size": size}}
+    header = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
+    padded = header + b" " * 100_001
+    async with gateway_site(http_max_input_size=100_000) as site:
+        for text, status in ((header, 200), (padded, 400)):
+            body = text + FLOATS * (size // len(FLOATS))
+            lines = [
+                f"POST {INFER} HTTP/1.1",
+                "Host: x",
+                f"Inference-Header-Content-Length: {len(text)}",
+                "Transfer-Encoding: chunked" if chunked else f"Content-Length: {len(body)}",
+            ]
+            reader, writer = await connect(site)
+            sent = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if chunked else body
+            writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + sent)
+            head, content = await read_response(reader)
+            writer.close()
+            assert head.startswith(b"HTTP/1.1 %d " % status)
+            if status == 200:
+                assert content.endswith(body[-size:])
+            else:
+                assert json.loads(content) == {
+                    "error": f"request JSON size of {len(padded)} bytes exceeds the maximum allowed"
+                    " input size of 100000 bytes. Use --http-max-input-size to increase the limit."
+                }
+
+
+async def test_a_body_with_binary_tensors_is_at_most_as_large_as_a_message() -> None:
+    async with gateway_site(http_max_input_size=1000, grpc_max_input_size=2000) as site:
+        reader, writer = await connect(site)
+        lines = [f"POST {INFER} HTTP/1.1", "Host: x", "Inference-Header-Content-Length: 9"]
+        writer.write("\r\n".join([*lines, "Content-Length: 2001", "", ""]).encode())
+        head, content = await read_response(reader)
+        writer.close()
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(content) == {
+        "error": "request size of 2001 bytes with binary tensors exceeds the maximum allowed value"
+        " of 2000 bytes. Use --grpc-max-input-size to increase the limit."
+    }
 
 
 @pytest.mark.parametrize("large", [False, True])

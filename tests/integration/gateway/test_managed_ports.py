@@ -130,6 +130,7 @@ async def test_bad_requests(platform: str, target: str, binary_type: str) -> Non
         body, _ = binary_body()
         for form, text in [
             (f"x {binary_type}1", "expect MIME type for binary data starts with"),
+            (f"{binary_type}x", "Unable to parse inference header size, got: x"),
             (f"{binary_type}-1", "should be in range"),
             (f"{binary_type}{len(body) + 1}", "should be in range"),
         ]:

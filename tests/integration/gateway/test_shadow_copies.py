@@ -7,6 +7,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from nereid.core.wire.messages import (
     InferRequest,
     InferResponse,
     ModelShadows,
+    SequencePlace,
 )
 from nereid.mesh_routing.access import OneScheduler
 from nereid.pb import kserve_pb2
@@ -30,13 +32,15 @@ from nereid.rpc.net.limits.budget import BudgetLimits, ByteBudget
 from nereid_gateway.core.client_request import ClientRequest
 from nereid_gateway.core.tensors.tensor_memory import TensorMemory
 from nereid_gateway.extras.shadows.exchanges import ModelCounts
-from nereid_gateway.extras.shadows.shadows import Shadows
+from nereid_gateway.extras.shadows.shadows import ELSEWHERE, SEQUENCE, Shadows
 from nereid_gateway.plane.upstream import Limits, Upstream
+from nereid_scheduler.versions.sequence_places import SequencePlaces
 from tests.support.mesh.fake_link import FakeLink
 from tests.support.rpc.local_channel import LocalChannel
 from tests.support.waiting import until
 
 SEQUENCE_START: dict[str, Any] = {"sequence_id": 7, "sequence_start": True}
+SEQUENCE_GOES_ON: dict[str, Any] = {"sequence_id": 7}
 RESPONSE = kserve_pb2.ModelInferResponse(model_name="m", model_version="1")
 RESPONSE.outputs.add(name="O", datatype="UINT8", shape=[3])
 
@@ -44,7 +48,12 @@ RESPONSE.outputs.add(name="O", datatype="UINT8", shape=[3])
 class Site:
     """A gateway's upstream with a shadow of the model m."""
 
-    def __init__(self, max_pending: int = 100, **limits: Any) -> None:
+    def __init__(
+        self, max_pending: int = 100, places: SequencePlaces | None = None, **limits: Any
+    ) -> None:
+        """places: the scheduler's, which another site may share."""
+        self._places = SequencePlaces() if places is None else places
+        self._place_of: dict[int, SequencePlace | None] = {}
         self.reported: dict[str, ModelCounts] = {}
         self.shadows = Shadows(self._report, **limits)
         self.link = FakeLink()
@@ -73,11 +82,15 @@ class Site:
         message.inputs.add(name="I", datatype="UINT8", shape=[size_bytes])
         request = ClientRequest(0, message.SerializeToString(), [bytes(size_bytes)], "", parameters)
         self.upstream.infer(request, self.responses.append)
+        if request.wants_sequence_place or self._places:
+            self._place_of[request.id] = self._places.count(request)
         return request.id
 
     def respond(self, number: int, raw: bytes = b"abc", error: ErrorStatus | None = None) -> None:
         head = b"" if error else RESPONSE.SerializeToString()
-        self.link.on_items([InferResponse(number, head, [] if error else [raw], error)])
+        response = InferResponse(number, head, [] if error else [raw], error)
+        response.sequence_place = self._place_of.get(number)
+        self.link.on_items([response])
 
     def exchange(self, parameters: dict[str, Any] | None = None, size_bytes: int = 1) -> None:
         """A client's request, and its response."""
@@ -108,13 +121,29 @@ class Site:
         return counts
 
 
-@pytest.fixture
-async def site() -> AsyncIterator[Site]:
-    made = Site(max_in_flight=2, max_copy_bytes=4000, max_held_bytes=6000, stuck_s=20.0)
+@asynccontextmanager
+async def comparing_site(places: SequencePlaces | None = None) -> AsyncIterator[Site]:
+    made = Site(
+        max_in_flight=2, max_copy_bytes=4000, max_held_bytes=6000, stuck_s=20.0, places=places
+    )
     await until(lambda: made.shadows.is_comparing)
     yield made
     await made.shadows.close()
     made.upstream.close()
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    async with comparing_site() as made:
+        yield made
+
+
+@pytest.fixture
+async def sites() -> AsyncIterator[tuple[Site, Site]]:
+    """Two gateways of one mesh."""
+    places = SequencePlaces()
+    async with comparing_site(places) as one, comparing_site(places) as other:
+        yield one, other
 
 
 async def test_a_copy_follows_the_response_and_both_are_compared(site: Site) -> None:
@@ -215,26 +244,73 @@ async def test_a_sequence_is_copied_in_order_and_from_its_start(site: Site) -> N
         site.respond(copy.id)
     assert seen == [SEQUENCE_START, {"sequence_id": 7}, {"sequence_id": 7, "sequence_end": True}]
     await site.counts(3)
-    # The next one has begun at another gateway.
-    site.exchange({"sequence_id": 7})
-    (end,) = site.copies()
-    assert end.error_status is not None
 
 
-async def test_a_sequence_of_another_gateway_is_ended_at_the_shadow(site: Site) -> None:
-    site.exchange({"sequence_id": 7})
-    (end,) = site.copies()
-    assert (end.payloads, end.parameters) == ([], {"sequence_id": 7})
+async def test_a_sequence_of_another_gateway_is_ended_at_the_shadow(
+    sites: tuple[Site, Site],
+) -> None:
+    one, other = sites
+    one.exchange(SEQUENCE_START)
+    (first,) = one.copies()
+    one.respond(first.id)
+    other.exchange(SEQUENCE_GOES_ON)
+    (end,) = other.copies()
+    assert (end.payloads, end.parameters) == ([], SEQUENCE_GOES_ON)
     assert end.error_status is not None
-    site.exchange({"sequence_id": 7})
-    site.exchange({"sequence_id": 7, "sequence_end": True})
-    assert site.copies() == []
-    reason = "its sequence began at another gateway, or before the shadow was set"
-    assert (await site.counts(0, elsewhere=1)).not_compared == {reason: 1}
+    assert end.sequence_owner == first.sequence_owner
+    assert end.copied_sequence == first.copied_sequence != 0
+    other.exchange(SEQUENCE_GOES_ON)
+    other.exchange({"sequence_id": 7, "sequence_end": True})
+    assert other.copies() == []
+    assert (await other.counts(0, elsewhere=1)).not_compared == {ELSEWHERE: 1}
     # A shadow that is paused gets nothing.
-    site.set_shadow(to="version:2", percent=0)
-    site.exchange({"sequence_id": 8})
+    other.set_shadow(to="version:2", percent=0)
+    other.exchange({"sequence_id": 8})
+    assert other.copies() == []
+
+
+async def test_a_sequence_that_no_gateway_copies_is_not_ended(site: Site) -> None:
+    # Its START came before the shadow was set.
+    site.exchange(SEQUENCE_GOES_ON)
     assert site.copies() == []
+    assert (await site.counts(0, elsewhere=1)).not_compared == {ELSEWHERE: 1}
+
+
+@pytest.mark.parametrize("is_ended", [False, True])
+@pytest.mark.parametrize("size_bytes", [1, 5000])
+async def test_a_request_of_a_later_sequence_is_no_copy_of_an_earlier_one(
+    sites: tuple[Site, Site], is_ended: bool, size_bytes: int
+) -> None:
+    one, other = sites
+    one.exchange(SEQUENCE_START)
+    (first,) = one.copies()
+    one.respond(first.id)
+    if is_ended:
+        other.exchange({"sequence_id": 7, "sequence_end": True})
+    # One that is too large is not copied.
+    other.exchange(SEQUENCE_START, size_bytes)
+    one.exchange(SEQUENCE_GOES_ON)
+    (end,) = one.copies()
+    assert end.error_status is not None
+    assert end.copied_sequence == first.copied_sequence
+    counts = await one.counts(1, sequence=1)
+    assert (counts.differing, counts.not_compared) == (0, {SEQUENCE: 1})
+    # The copies at the other gateway lack this request.
+    other.copies()
+    other.exchange(SEQUENCE_GOES_ON)
+    assert [each for each in other.copies() if each.error_status is None] == []
+
+
+async def test_copies_that_wait_do_not_join_a_later_sequence(sites: tuple[Site, Site]) -> None:
+    one, other = sites
+    one.exchange(SEQUENCE_START)
+    one.exchange(SEQUENCE_GOES_ON)
+    (first,) = one.copies()
+    other.exchange(SEQUENCE_START)
+    (later,) = other.copies()
+    one.respond(first.id)
+    (second,) = one.copies()
+    assert second.copied_sequence == first.copied_sequence != later.copied_sequence
 
 
 @pytest.mark.parametrize(("code", "ends"), [(None, 0), (3, 1)])

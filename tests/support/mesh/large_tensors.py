@@ -23,7 +23,6 @@ _MODULES = (
 )
 # How many numbers an image has.
 IMAGE = 3 * 1024 * 1024
-SEGMENT = "--http-max-input-size=400000000"
 # Memory goes back to the system while a test looks on.
 BRIEFLY = "--shm-idle-secs=1"
 # Past that, and a good deal more for a busy machine.

@@ -322,9 +322,9 @@ class LoaderWorld:
         return served
 
     def join(
-        self, name: str = "e", *backends: str, stream: Any = None, gpu: bool = False
+        self, name: str = "e", *backends: str, stream: Any = None, gpu: bool = False, **hello: Any
     ) -> tuple[Session, Any]:
-        session, stream = joined(name, stream, backends=backends or ("onnxruntime",))
+        session, stream = joined(name, stream, backends=backends or ("onnxruntime",), **hello)
         if gpu:
             session.hello.devices.add(kind=pb.Device.GPU, id=0, uuid="gpu")
         self.loader.executor_joined(session)

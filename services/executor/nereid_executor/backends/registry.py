@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from nereid.core.errors import Internal, InvalidArgument
+from nereid.core.known_backends import PYTHON_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -75,8 +76,20 @@ class BackendRegistry:
         )
         return tuple(sorted({*built_in, *self._python_based, *_packaged(tuple(sys.path))}))
 
-    def load_backend(self, name: str) -> Backend:
-        """Import the backend of this name. An installed package's backend takes precedence.
+    def python_based_backends(self) -> tuple[str, ...]:
+        """Return the backends that are Python-based for models that name no runtime."""
+        return tuple(name for name in self._python_based if self._is_python_based(name, ""))
+
+    def _is_python_based(self, name: str, runtime: str) -> bool:
+        if name not in self._python_based:
+            return False
+        return runtime == PYTHON_FILE or name not in _packaged(tuple(sys.path))
+
+    def load_backend(self, name: str, runtime: str = "") -> Backend:
+        """Import the backend of this name.
+
+        An installed package's backend takes precedence, unless the runtime is that of a
+        Python-based backend.
 
         Raises InvalidArgument (Triton's text) for an unknown name, Internal if the import fails.
         """
@@ -87,11 +100,11 @@ class BackendRegistry:
             )
         packaged = _packaged(tuple(sys.path)).get(name)
         try:
-            if packaged is not None:
-                backend = packaged.load()
-            elif name in self._python_based:
+            if self._is_python_based(name, runtime):
                 module = importlib.import_module(f"{_PACKAGE}.python.python_based")
                 backend = module.PythonBased(self._python_based[name])
+            elif packaged is not None:
+                backend = packaged.load()
             else:
                 backend = importlib.import_module(self._built_in[name].module)
         except Exception as error:

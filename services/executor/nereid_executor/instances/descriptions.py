@@ -183,7 +183,9 @@ def describe_model(  # noqa: PLR0913 - some arguments are passed by keyword
     if environment is not None:
         config = with_environment(config, environment)
     try:
-        backend = confine(backends.load_backend(command.config.backend), config, version_path)
+        backend = confine(
+            backends.load_backend(config.backend, config.runtime), config, version_path
+        )
         if backend_capabilities_of(backend).runs_model_code:
             runs_code = cast("ModelCodeBackend", backend)
             description = runs_code.describe_within(config, version_path, limit_s)

@@ -164,8 +164,9 @@ class Instance:
                 return
             self._loading_since_ns = time.monotonic_ns()
             with self._context.load_meter.measuring(spec.gpu, self._load_key()) as measurement:
-                backend = self._context.backends.load_backend(spec.config.backend)
-                model = confined(backend, spec.config, spec.version_path).load(spec)
+                config = spec.config
+                backend = self._context.backends.load_backend(config.backend, config.runtime)
+                model = confined(backend, config, spec.version_path).load(spec)
                 capabilities = capabilities_of(model)
                 self.memory = measurement.sizes(capabilities.memory_bytes, self.files)
             # For a moment, a load needs about twice the model's memory.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from nereid_gateway.server.limits import RequestRejected
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from nereid_gateway.server.call import BodyBuffer, HttpCall
     from nereid_gateway.server.limits import HttpLimits
@@ -23,10 +23,10 @@ class RequestBody:
 
     __slots__ = (
         "_announced_bytes",
+        "_call",
         "_chunks",
         "_content",
         "_first",
-        "_headers",
         "_limits",
         "_size_bytes",
         "_wire_bytes",
@@ -35,7 +35,7 @@ class RequestBody:
 
     def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
-        self._headers: Mapping[bytes, bytes] = {}
+        self._call: HttpCall | None = None
         # A body that arrives in one piece is not copied.
         self._first = b""
         self._content: io.BytesIO | None = None
@@ -51,14 +51,14 @@ class RequestBody:
     def clear(self) -> None:
         """Drop the content, so that another body may begin."""
         self._first = b""
-        self._content = self.buffer = None
+        self._content = self.buffer = self._call = None
         self._size_bytes = self._chunks = self._wire_bytes = self._announced_bytes = 0
 
     def begin(self, call: HttpCall, allocate_body: AllocateBody | None) -> None:
         """Begin the body of a call whose headers are complete."""
-        headers = self._headers = call.headers
-        size_bytes = int(headers.get(b"content-length", 0))
-        self._limits.check_body(headers, size_bytes)
+        self._call = call
+        size_bytes = int(call.headers.get(b"content-length", 0))
+        self._limits.check_body(call, size_bytes)
         self._announced_bytes = size_bytes
         if size_bytes and allocate_body is not None:
             self.buffer = allocate_body(call, size_bytes)
@@ -82,9 +82,10 @@ class RequestBody:
 
     def append(self, piece: bytes | memoryview) -> None:
         """Add a piece of the content."""
+        assert self._call is not None, "the body has not begun"
         begin = self._size_bytes
         end = self._size_bytes = begin + len(piece)
-        self._limits.check_body(self._headers, end)
+        self._limits.check_body(self._call, end)
         if self.buffer is not None:
             self.buffer.view[begin:end] = piece
         elif not begin:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Final
 from nereid.rpc.net.limits.stall_detection import NO_UPLOAD_LIMITS, UploadLimits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
+
+    from nereid_gateway.server.call import HttpCall
 
 # Bytes of a chunk's size line and both line ends, with the number of digits that clients usually
 # write.
@@ -30,7 +32,7 @@ class RequestRejected(Exception):
         self.extra = extra
 
 
-def _body_too_large(_: Mapping[bytes, bytes], size: int, limit: int) -> str:
+def _body_too_large(_: HttpCall, size: int, limit: int) -> str:
     return f"request body of {size} bytes exceeds the limit of {limit} bytes"
 
 
@@ -65,18 +67,20 @@ class HttpLimits:
     probe_interval_s: float = 1.0
     # Time between checks of all connections for the timeouts above.
     sweep_interval_s: float = 1.0
-    # Returns a text from the headers of a request, the size of its body, and the limit.
-    body_too_large: Callable[[Mapping[bytes, bytes], int, int], str] = _body_too_large
+    # Called with a call, the size of its body, and the limit that this exceeds. Returns the error's
+    # text; empty if this call's body may be as large.
+    body_too_large: Callable[[HttpCall, int, int], str] = _body_too_large
 
     def silence_s(self, *, in_headers: bool) -> float:
         """Return how long a client may pause within a request."""
         return self.header_timeout_s if in_headers else self.body_timeout_s
 
-    def check_body(self, headers: Mapping[bytes, bytes], size: int) -> None:
+    def check_body(self, call: HttpCall, size: int) -> None:
         """Reject a body that is too large."""
         if size > self.max_body_bytes:
-            message = self.body_too_large(headers, size, self.max_body_bytes)
-            raise RequestRejected(CONTENT_TOO_LARGE, message)
+            message = self.body_too_large(call, size, self.max_body_bytes)
+            if message:
+                raise RequestRejected(CONTENT_TOO_LARGE, message)
 
     def check_framing(self, size: int, chunks: int) -> None:
         """Reject a body with too much framing: chunk extensions and trailers. size: bytes."""

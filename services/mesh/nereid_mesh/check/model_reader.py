@@ -140,7 +140,7 @@ class ModelReader:
             return f"backend '{config.backend}' is not installed here"
         if self._run_code:
             return ""
-        backend = self._backends.load_backend(config.backend)
+        backend = self._backends.load_backend(config.backend, config.runtime)
         if not backend_capabilities_of(backend).runs_model_code:
             return ""
         runs = cast("ModelCodeBackend", backend).describe_runs_code(config, path)

@@ -10,6 +10,7 @@ All code runs in one event loop and never awaits while it handles a request.
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import DeadlineExceeded, NereidError, Unavailable, Unimplemented
@@ -26,13 +27,14 @@ from nereid_scheduler.core.requests.sequence import sequence_flags
 from nereid_scheduler.versions.caching.response_cache import ResponseCache
 from nereid_scheduler.versions.instance_pool import InstancePool
 from nereid_scheduler.versions.open_requests import OpenRequests
+from nereid_scheduler.versions.sequence_places import SequencePlaces
 from nereid_scheduler.versions.steps import Stepper, Turns
 from nereid_scheduler.versions.validation.request_validation import Validator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-    from nereid.core.wire.messages import InferRequest
+    from nereid.core.wire.messages import InferRequest, SequencePlace
     from nereid.model_config import ModelConfig
     from nereid_scheduler.versions.dispatcher import Dispatcher
     from nereid_scheduler.versions.version_context import VersionContext
@@ -65,6 +67,8 @@ class ModelVersion(Stepper):
         self.calls_other_models = self.dispatcher.calls_other_models
         self._batcher = self.dispatcher.batcher
         self._validator = Validator(config)
+        # `None` while no sequence is counted.
+        self._sequence_places: SequencePlaces | None = None
         # Copies that were queued, some of which may have begun since.
         self._copies: list[Entry] = []
         # True if another scheduler has the model: entries return to their gateways.
@@ -129,8 +133,11 @@ class ModelVersion(Stepper):
         now_ns = _now_ns()
         if request.is_shadow:
             self._check_capacity_for_copy(request)
-        elif self._copies:
-            self._drop_queued_copies()
+        else:
+            if self._copies:
+                self._drop_queued_copies()
+            if request.wants_sequence_place or self._sequence_places is not None:
+                on_response = self._with_place(request, on_response)
         entry = self._validator.make_entry(request, on_response, self, now_ns)
         if request.trace_context:
             self.records.begin_trace(entry)
@@ -152,6 +159,15 @@ class ModelVersion(Stepper):
             self._copies.append(entry)
         self.dispatcher.on_queued()
         return entry
+
+    def _with_place(self, request: InferRequest, on_response: OnResponse) -> OnResponse:
+        """Count a request in its sequence; return what adds its place to its last response."""
+        places = SequencePlaces() if self._sequence_places is None else self._sequence_places
+        place = places.count(request)
+        self._sequence_places = places or None
+        if place is None or not request.wants_sequence_place:
+            return on_response
+        return partial(_add_place, place, on_response)
 
     def _check_capacity_for_copy(self, request: InferRequest) -> None:
         """Raise Unavailable unless a copy can run at once and leaves an instance free.
@@ -286,3 +302,9 @@ class ModelVersion(Stepper):
         """Cancel the timers. Call this when no entry is open."""
         self._turns.close()
         self.dispatcher.close()
+
+
+def _add_place(place: SequencePlace, on_response: OnResponse, response: InferResponse) -> None:
+    if not response.more:
+        response.sequence_place = place
+    on_response(response)

@@ -103,6 +103,19 @@ def test_a_folder_with_a_model_file_is_a_backend(
     assert "echo" in backends.available_backends()
     assert "dali" not in backends.available_backends()
     assert isinstance(backends.load_backend("echo"), PythonBased)
+    assert backends.python_based_backends() == ("echo",)
+
+
+def test_a_package_replaces_a_python_based_backend_unless_the_model_names_its_runtime(
+    install: Install, tmp_path: Path
+) -> None:
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "model.py").touch()
+    backends = BackendRegistry(tmp_path)
+    install("their_package", "", "theirs = their_package")
+    assert backends.load_backend("theirs").__name__ == "their_package"  # type: ignore[attr-defined]
+    assert isinstance(backends.load_backend("theirs", "model.py"), PythonBased)
+    assert backends.python_based_backends() == ()
 
 
 def test_a_backend_that_cannot_be_imported_is_an_error_and_affects_no_other(

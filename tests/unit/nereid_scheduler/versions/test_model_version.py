@@ -725,6 +725,31 @@ class TestCopies:
         with pytest.raises(Unavailable, match="no other request waits"):
             it.submit(3, parameters={"sequence_id": 7}, **rest)
 
+    async def test_the_last_response_has_the_place_in_the_sequence(self) -> None:
+        it = World()
+        instance, stream = it.instance()
+        await turn()
+        start: dict[str, Any] = {"sequence_id": 7, "sequence_start": True}
+        end: dict[str, Any] = {"sequence_id": 7, "sequence_end": True}
+        wants = {"wants_sequence_place": True}
+        fields: list[dict[str, Any]] = [
+            # Before the first one whose place is wanted, none is counted.
+            {"parameters": start},
+            {"parameters": {"sequence_id": 7}, **wants},
+            {"parameters": start, **wants},
+            # One that comes by a gateway that does not know of the shadow yet.
+            {"parameters": {"sequence_id": 7}},
+            {"parameters": end, **wants},
+        ]
+        for number, each in enumerate(fields):
+            it.receive(number, **each)
+            it.reply(instance, stream.sent[-1])
+        places = [response.sequence_place for response in it.responses]
+        assert places[:2] == [None, None]
+        assert places[3] is None
+        assert places[2] is not None
+        assert places[4] == (places[2].start, 3)
+
     async def test_a_copy_does_not_run_twice(self) -> None:
         it = World()
         it.instance()

@@ -1,5 +1,7 @@
 """A version with iterative sequences, with instances whose streams are lists."""
 
+from typing import Any
+
 import pytest
 
 from nereid.core.wire.messages import MovedResponse
@@ -105,6 +107,20 @@ async def test_a_request_with_responses_fails_once_with_its_instance(executing: 
     *before, error = it.kinds()
     assert {*before} == {"more"}
     assert ("2 responses into the request" if executing else "is lost") in error
+
+
+async def test_only_the_last_response_has_the_place_in_a_sequence() -> None:
+    it = World(DECOUPLED)
+    one, _ = it.executor()
+    parameters: dict[str, Any] = {"sequence_id": 7, "sequence_start": True}
+    it.submit(1, accepts_many=True, parameters=parameters, wants_sequence_place=True)
+    await turn()
+    await it.execute(one, 1, "more", partial=True, busy=True)
+    await it.execute(one, 1, "last", partial=True)
+    places = [each.sequence_place for each in it.responses]
+    assert {*places[:-1]} == {None}
+    assert places[-1] is not None
+    assert places[-1].number == 1
 
 
 async def test_responses_of_all_iterations_are_counted() -> None:

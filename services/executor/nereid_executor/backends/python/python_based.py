@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from nereid.core.known_backends import PYTHON_FILE
 from nereid.pb import model_config_pb2
 from nereid_executor.backends.python import backend
 
@@ -39,6 +40,7 @@ class PythonBased:
         described = backend.describe_within(self._with_source(config), version_path, limit_s)
         if described.config is not None:
             described.config.default_model_filename = config.default_model_filename
+            described.config.runtime = config.runtime
         return described
 
     def describe_runs_code(self, config: model_config_pb2.ModelConfig, version_path: Path) -> bool:
@@ -53,4 +55,5 @@ class PythonBased:
         copy = model_config_pb2.ModelConfig()
         copy.CopyFrom(config)
         copy.default_model_filename = str(self._source.absolute())
+        copy.runtime = PYTHON_FILE
         return copy

@@ -16,6 +16,7 @@ import time
 import weakref
 from collections import Counter, deque
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from nereid.bounded_cache import BoundedCache
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
     from nereid.comparison.shadow import Shadow
     from nereid.core.correlation_ids import CorrelationId
-    from nereid.core.wire.messages import InferResponse, ModelShadows
+    from nereid.core.wire.messages import InferResponse, ModelShadows, SequencePlace
     from nereid.observability.metrics_page import Page
     from nereid_gateway.core.request_handle import OnResponse, RequestHandle
     from nereid_gateway.extras.shadows.exchanges import ModelCounts
@@ -314,6 +315,9 @@ class _Model:
             sequence = self._find_sequence(request, correlation_id)
             if sequence is None:
                 return on_response
+            request.wants_sequence_place = True
+            if sequence.is_ended:
+                return partial(self._on_responded_elsewhere, sequence, on_response)
         elif not self._draw() or self._is_pausing():
             return on_response
         watched = _Watched(self, request, on_response, sequence)
@@ -341,8 +345,9 @@ class _Model:
             return
         if sequence is None:
             self._send(watched)
-        elif sequence.is_ended or watched.number != sequence.responded + 1:
-            # The client has cancelled the one before, or did not wait for it.
+        elif sequence.is_ended or not sequence.goes_on_with(watched):
+            # The client has cancelled the one before, did not wait for it, or has sent it, or an
+            # END and another START, by another gateway.
             self.drop(watched, SEQUENCE)
         elif sequence.is_busy:
             sequence.responded += 1
@@ -456,9 +461,8 @@ class _Model:
         if sequence is None and self.shadow.percent and key not in self._known_sequences:
             self._known_sequences.remember(key, True)
             self.not_compared[ELSEWHERE] += 1
-            # Another gateway may copy its other requests, which would lack this one: its next copy
-            # finds no sequence, and is refused.
-            self._send_end(correlation_id, owner)
+            sequence = _Sequence(key, correlation_id, owner)
+            sequence.is_ended = True
         if parameters.get("sequence_end"):
             # The next sequence with this id may begin at another gateway.
             self._known_sequences.pop(key, None)
@@ -473,14 +477,27 @@ class _Model:
             del self._sequences[sequence.key]
         if sequence.has_slot:
             sequence.has_slot = False
-            self._send_end(sequence.correlation_id, sequence.owner)
+            self._send_end(sequence)
 
-    def _send_end(self, correlation_id: CorrelationId, owner: str) -> None:
+    def _on_responded_elsewhere(
+        self, sequence: _Sequence, on_response: OnResponse, response: InferResponse
+    ) -> None:
+        """Hand out a response of a sequence that another gateway may copy.
+
+        The copies would lack this request. They end now, so that they keep no slot.
+        """
+        place = response.sequence_place
+        on_response(response)
+        if place is not None and not self._is_closed:
+            sequence.start = place.start
+            self._send_end(sequence)
+
+    def _send_end(self, sequence: _Sequence) -> None:
         """Send a request that no model executes, and that ends a sequence of copies."""
         naming = kserve_pb2.ModelInferRequest(model_name=self.name)
         end = ClientRequest(0, self.head_of_copy(naming.SerializeToString()), [])
-        end.parameters = {SEQUENCE_ID: correlation_id}
-        end.sequence_owner = owner_of_copies(self.name, owner)
+        end.parameters = {SEQUENCE_ID: sequence.correlation_id}
+        sequence.add_to(end, self.name)
         end.is_shadow = end.accepts_many = True
         end.error_status = _GIVEN_UP
         self.shadows.send(end, _ignore)
@@ -506,6 +523,7 @@ class _Sequence:
         "key",
         "owner",
         "responded",
+        "start",
         "waiting",
     )
 
@@ -516,12 +534,28 @@ class _Sequence:
         self.owner = owner
         # Numbers of the last request, and of the last one that has its response.
         self.asked = self.responded = 0
+        # See SequencePlace; 0 before START has its response.
+        self.start = 0
         self.waiting: deque[_Watched] = deque()
         # True while a copy has no response.
         self.is_busy = False
         self.is_ended = False
         # True if the shadow waits for further copies.
         self.has_slot = False
+
+    def goes_on_with(self, watched: _Watched) -> bool:
+        """Return whether a request that has its response follows on the one before."""
+        number, place = self.responded + 1, watched.place
+        if place is None or not watched.number == place.number == number:
+            return False
+        if number == 1:
+            self.start = place.start
+        return place.start == self.start
+
+    def add_to(self, copy: ClientRequest, model: str) -> None:
+        """Make a request one of this sequence's copies, for the shadow of a model."""
+        copy.sequence_owner = owner_of_copies(model, self.owner)
+        copy.copied_sequence = self.start
 
 
 class _Collector:
@@ -577,6 +611,8 @@ class _Watched(_Collector):
         super().__init__(model)
         self.sequence = sequence
         self.number = 0
+        # As the last response states it.
+        self.place: SequencePlace | None = None
         if sequence is not None:
             self.number = sequence.asked = sequence.asked + 1
         self.ends_sequence = bool((request.parameters or {}).get("sequence_end"))
@@ -622,7 +658,7 @@ class _Watched(_Collector):
         copy.deadline = time.monotonic() + self.model.shadow.timeout_s
         copy.accepts_many = True
         if self.sequence is not None:
-            copy.sequence_owner = owner_of_copies(self.model.name, self.sequence.owner)
+            self.sequence.add_to(copy, self.model.name)
         copy.is_shadow = True
         copy.callable_models = request.callable_models
         return copy
@@ -645,6 +681,7 @@ class _Watched(_Collector):
         if reason:
             self._drop(reason)
         elif not response.more:
+            self.place = response.sequence_place
             self.model.on_responded(self)
 
     def _drop(self, reason: str) -> None:

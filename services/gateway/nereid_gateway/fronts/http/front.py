@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from nereid_gateway.core.access.principal import principal_of
 from nereid_gateway.core.routes import ENDPOINTS, Endpoint, Route, resolve
@@ -17,7 +17,12 @@ from nereid_gateway.fronts.http.endpoints.shared_memory import SharedMemoryEndpo
 from nereid_gateway.fronts.http.endpoints.timeline import TimelineEndpoint
 from nereid_gateway.fronts.http.endpoints.trace_and_log import TraceAndLogEndpoints
 from nereid_gateway.fronts.http.endpoints.traffic import TrafficEndpoints
-from nereid_gateway.fronts.http.inference.infer import HEADER_LENGTH, InferEndpoint
+from nereid_gateway.fronts.http.inference.infer import (
+    HEADER_LENGTH,
+    InferEndpoint,
+    bytes_before_tensors,
+)
+from nereid_gateway.fronts.http.inference.infer_request import text_too_large
 from nereid_gateway.fronts.http.inference.infer_response import InferResponseEncoder
 from nereid_gateway.fronts.http.submission import InferSubmission
 from nereid_gateway.plane.control.load_reports import LoadReports
@@ -26,7 +31,7 @@ from nereid_gateway.server.call import JSON, TEXT, HttpCall
 from nereid_gateway.server.call_tasks import CallTasks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Mapping
+    from collections.abc import Callable, Collection, Coroutine
 
     from nereid_gateway.fronts.http.inference.request_template import RequestTemplate
     from nereid_gateway.plane.control.control_queue import ControlQueue
@@ -38,18 +43,26 @@ if TYPE_CHECKING:
     # A handler responds at once, or returns a coroutine to run as a task.
     Handler = Callable[[HttpCall, Route], Coroutine[Any, Any, None] | None]
 
-_SIZES: Final = {
-    None: "request JSON size of {size} bytes exceeds the maximum allowed input size",
-    b"0": "Raw input has a byte_size ({size} bytes) that exceeds the maximum allowed value",
-}
-# Triton does not limit binary tensors.
-_SIZE: Final = "request size of {size} bytes exceeds the maximum allowed input size"
 
+def body_too_large(max_message_bytes: int, call: HttpCall, size: int, limit: int) -> str:
+    """Return the text for a body beyond the limit; empty if binary tensors may make it so large.
 
-def body_too_large(headers: Mapping[bytes, bytes], size: int, limit: int) -> str:
-    """Return Triton's text for a body that is too large."""
-    text = _SIZES.get(headers.get(HEADER_LENGTH), _SIZE).format(size=size)
-    return f"{text} of {limit} bytes. Use --http-max-input-size to increase the limit."
+    Triton limits only the JSON before them. Here such a body is at most as large as a gRPC message.
+    """
+    if bytes_before_tensors(call) > 0:
+        if size <= max_message_bytes:
+            return ""
+        return (
+            f"request size of {size} bytes with binary tensors exceeds the maximum allowed value of"
+            f" {max(limit, max_message_bytes)} bytes. Use --grpc-max-input-size to increase the"
+            " limit."
+        )
+    if call.headers.get(HEADER_LENGTH) == b"0":
+        return (
+            f"Raw input has a byte_size ({size} bytes) that exceeds the maximum allowed value of"
+            f" {limit} bytes. Use --http-max-input-size to increase the limit."
+        )
+    return text_too_large(size, limit)
 
 
 class HttpFront:

@@ -118,7 +118,9 @@ class SequenceBatcher(ABC):
         flags = sequence_flags(request.parameters)
         if self._controls.has_id:
             self._controls.check(flags.id, request.request_id)
-        sequence = self.sequences.admit(flags, now_ns, request.sequence_owner)
+        sequence = self.sequences.admit(
+            flags, now_ns, request.sequence_owner, request.copied_sequence
+        )
         if flags.start:
             sequence.executed_id = 0
         elif request.resent and sequence.has_executed(request.id):

@@ -16,6 +16,7 @@ from nereid.core.sequence_owners import (
     is_principal,
     sequence_key,
 )
+from nereid.core.wire.messages import NO_CAPACITY_FOR_COPY
 from nereid_scheduler.batching.sequences.backlog import Backlog
 from nereid_scheduler.core.requests.sequence import Sequence
 from nereid_scheduler.core.requests.slots import SlotTable
@@ -84,8 +85,14 @@ class SequenceTable:
         """Return whether a sequence waits for a slot."""
         return sequence in self._backlog
 
-    def admit(self, flags: SequenceFlags, now_ns: int, owner: str = "") -> Sequence:
-        """Return a request's sequence; raise InvalidArgument or Unavailable if it is refused."""
+    def admit(
+        self, flags: SequenceFlags, now_ns: int, owner: str = "", copied: int = 0
+    ) -> Sequence:
+        """Return a request's sequence; raise InvalidArgument or Unavailable if it is refused.
+
+        copied: `copied_sequence` of a copy. Copies of a later sequence with the same id follow in
+        the same slot; copies of an earlier one are refused then.
+        """
         if not flags.id:
             raise InvalidArgument(
                 f"inference request to model '{self._model_name}' must specify a non-zero or"
@@ -105,11 +112,16 @@ class SequenceTable:
                     " specify the START flag on the first request of the sequence"
                 )
             sequence = self._add(flags.id, owner)
+        elif sequence.copied != copied:
+            if not flags.start:
+                raise Unavailable(NO_CAPACITY_FOR_COPY.message, accepted=True)
+            self._open.move_to_end(key)
         elif flags.start:
             _log.warning(_CONFLICT, flags.id, self._model_name)
             self._open.move_to_end(key)
         else:
             self._open.move_to_end(key)
+        sequence.copied = copied
         sequence.seen_ns = now_ns
         if flags.end:
             self._close(sequence)
@@ -132,7 +144,7 @@ class SequenceTable:
     def successor_of(self, sequence: Sequence) -> Sequence:
         """Return a new sequence with the ids of an old sequence, to pass to replace()."""
         successor = Sequence(sequence.id, sequence.owner)
-        successor.visible_id = sequence.visible_id
+        successor.visible_id, successor.copied = sequence.visible_id, sequence.copied
         if is_principal(sequence.owner):
             self._visible[sequence.visible_id] = successor
         return successor

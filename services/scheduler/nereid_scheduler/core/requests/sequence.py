@@ -50,6 +50,7 @@ class Sequence:
     __slots__ = (
         "__weakref__",
         "begun",
+        "copied",
         "executed_id",
         "executing",
         "id",
@@ -72,6 +73,8 @@ class Sequence:
         self.visible_id = correlation_id
         self.owner = owner
         self.key = sequence_owners.sequence_key(correlation_id, owner)
+        # `copied_sequence` of its requests, which are copies; 0 for others.
+        self.copied = 0
         # `None` means that the sequence is in the backlog, is moving, or is over.
         self.slot: Slot | None = None
         # `None` if empty, as there may be 100,000 idle sequences.

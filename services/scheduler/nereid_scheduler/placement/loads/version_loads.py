@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from nereid.core.errors import NereidError
+from nereid.core.known_backends import PYTHON_FILE
 from nereid.core.terminal import escape_controls
 from nereid.model_config import with_instance_groups
 from nereid_scheduler.core.instances.instance_places import (
@@ -164,7 +165,10 @@ class VersionLoads:
             self._instances.load_instances(served, session, slots, revision)
 
     def set_shown_config(self, served: ServedVersion, session: Session) -> None:
-        """Set the configuration that clients see: its instance groups are the first executor's."""
+        """Set the configuration that clients see: groups and runtime are the first executor's."""
         if served.shown is None:
             proto = full_config_of(served).proto
-            served.shown = with_instance_groups(proto, gpu_ids=gpu_ids(session.hello))
+            shown = with_instance_groups(proto, gpu_ids=gpu_ids(session.hello))
+            if not shown.runtime and shown.backend in session.hello.python_based:
+                shown.runtime = PYTHON_FILE
+            served.shown = shown

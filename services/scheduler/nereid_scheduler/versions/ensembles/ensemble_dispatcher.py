@@ -283,6 +283,7 @@ class EnsembleDispatcher(Dispatcher):
             wants_timings=original.wants_timings,
             caller_key=original.caller_key,
             is_shadow=original.is_shadow,
+            copied_sequence=original.copied_sequence,
             callable_models=original.callable_models,
         )
         if original.wants_timings:

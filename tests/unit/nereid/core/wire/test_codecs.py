@@ -27,6 +27,7 @@ from nereid.core.wire.messages import (
     Payload,
     Release,
     RequestTimings,
+    SequencePlace,
     ToScheduler,
     TracedModel,
     TracedTensor,
@@ -80,6 +81,8 @@ requests = st.builds(
     is_shadow=st.booleans(),
     callable_models=st.binary(max_size=16),
     confined_caller=ids,
+    wants_sequence_place=st.booleans(),
+    copied_sequence=ids,
 )
 responses = st.one_of(
     st.builds(
@@ -172,11 +175,22 @@ def test_timings_come_with_the_last_response_to_their_request() -> None:
     ]
 
 
+def test_places_come_with_the_last_response_to_their_request() -> None:
+    codec = ResponseCodec()
+    place = SequencePlace(2**60, 3)
+    items = [InferResponse(1, more=True), InferResponse(1, b"head"), InferResponse(2, b"head")]
+    items[1].sequence_place = place
+    back = codec.decode(codec.encode(list[FromScheduler](items)))
+    places = [each.sequence_place for each in back if isinstance(each, InferResponse)]
+    assert places == [None, place, None]
+
+
 def test_other_payloads_leave_the_rest_of_a_response() -> None:
     trace = (TracedModel(b"context", b"", "m", 1, "", ()),)
     payloads: list[Payload] = [SharedMemory("1.2.3", 0, 5)]
     response = InferResponse(1, b"head", payloads, segment_name="1.2.3", trace=trace)
     response.timings, response.inputs_in_use = RequestTimings(attempt=1), True
+    response.sequence_place = SequencePlace(5, 1)
     inline = response.with_payloads([b"bytes"])
     assert (inline.id, inline.head, inline.payloads, inline.segment_name) == (
         *(1, b"head"),
@@ -186,6 +200,7 @@ def test_other_payloads_leave_the_rest_of_a_response() -> None:
         *(trace, RequestTimings(attempt=1)),
         True,
     )
+    assert inline.sequence_place == SequencePlace(5, 1)
 
 
 def test_releases_follow_requests() -> None:

@@ -144,6 +144,21 @@ class TestCopies:
         ]
 
     @pytest.mark.parametrize("strategy", [DIRECT, OLDEST])
+    def test_those_of_an_earlier_sequence_do_not_join_a_later_one(self, strategy: str) -> None:
+        site = SequenceSite(strategy, max_batch_size=2)
+        copy: dict[str, Any] = {"sequence_owner": COPIES, "is_shadow": True}
+        first = site.enqueue(7, "s", copied_sequence=5, **copy)
+        second = site.enqueue(7, "s", copied_sequence=6, **copy)
+        error = site.refused(7, copied_sequence=5, **copy)
+        assert (type(error), error.message[:16]) == (Unavailable, "a copy runs only")
+        last = site.enqueue(7, "e", copied_sequence=6, **copy)
+        assert first.member is not None
+        assert second.member is not None
+        assert last.member is not None
+        # The model sees the same id, and one after the other.
+        assert first.member.sequence is second.member.sequence is last.member.sequence
+
+    @pytest.mark.parametrize("strategy", [DIRECT, OLDEST])
     def test_one_that_is_given_up_frees_its_slot(self, strategy: str) -> None:
         site = SequenceSite(strategy, max_batch_size=1)
         site.enqueue(7, "s", sequence_owner=COPIES, is_shadow=True)

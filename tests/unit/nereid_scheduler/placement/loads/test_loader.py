@@ -79,6 +79,23 @@ async def test_clients_see_the_instance_groups_of_the_first_executor() -> None:
     assert group.kind == group.KIND_GPU
 
 
+@pytest.mark.parametrize(
+    ("written", "python_based", "shown"),
+    [
+        ("", ["onnxruntime"], "model.py"),
+        ("", ["other"], ""),
+        ('runtime: "libtriton_onnxruntime.so"', ["onnxruntime"], "libtriton_onnxruntime.so"),
+    ],
+)
+async def test_clients_see_the_runtime_of_python_based_backends(
+    written: str, python_based: list[str], shown: str
+) -> None:
+    it = World(WRITTEN + written)
+    it.join(python_based=python_based)
+    assert it.served.shown is not None
+    assert it.served.shown.runtime == shown
+
+
 async def test_an_instance_that_reconnects_replaces_its_old_stream() -> None:
     it = World()
     _, stream = it.join()

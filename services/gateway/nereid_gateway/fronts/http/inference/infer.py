@@ -86,17 +86,12 @@ class InferEndpoint:
 
     def allocate_body(self, call: HttpCall, size_bytes: int) -> MessageBuffer | None:
         """Return a buffer for the body of a request, or None to gather the body as bytes."""
-        is_infer = call.target.partition(b"?")[0].endswith(b"/infer")
-        if not is_infer or b"content-encoding" in call.headers:
+        if not _is_plain_infer(call):
             return None
-        length_header = call.headers.get(HEADER_LENGTH)
-        if length_header is None:
+        if HEADER_LENGTH not in call.headers:
             # Without a buffer, the pieces of a large JSON body would be joined all at once.
             return self._data_plane.tensors.message_buffer(size_bytes)
-        try:
-            length = int(length_header)
-        except ValueError:
-            return None
+        length = bytes_before_tensors(call)
         # A buffer helps only if tensors follow the JSON header.
         if not 0 < length < size_bytes:
             return None
@@ -270,6 +265,21 @@ class InferEndpoint:
         accepted = call.headers.get(b"accept-encoding")
         body, line = await self._coder.encode(body, accepted, call.peer)
         call.respond(200, body, content_type, extra + line)
+
+
+def bytes_before_tensors(call: HttpCall) -> int:
+    """Return the length of the JSON header before binary tensors, or 0 if the body has none."""
+    if not _is_plain_infer(call):
+        return 0
+    try:
+        return int(call.headers.get(HEADER_LENGTH, b"0"))
+    except ValueError:
+        return 0
+
+
+def _is_plain_infer(call: HttpCall) -> bool:
+    is_infer = call.target.partition(b"?")[0].endswith(b"/infer")
+    return is_infer and b"content-encoding" not in call.headers
 
 
 def _message_of(call: HttpCall, decoder: InferRequestDecoder) -> HttpMessage:

@@ -95,24 +95,43 @@ def header_length(text: bytes | None, body_size: int) -> int:
         return body_size
     if len(text) < _PLAIN_DIGITS and text.isdigit() and (length := int(text)) <= body_size:
         return length
+    length = parse_length(text, _HEADER_LENGTH, f" [ {_INT32[0]}, {_INT32[-1]} ]")
+    if not 0 <= length <= body_size:
+        raise InvalidArgument(
+            f"inference header size should be in range (0, {body_size}), got: {_shown(text)}",
+            accepted=True,
+        )
+    return length
+
+
+def parse_length(text: bytes, name: str, limits: str = "") -> int:
+    """Return the number at the beginning of a text, as std::stoi() reads it.
+
+    name and limits are for the error: InvalidArgument if there is no number of 32 bits.
+    """
     match = _NUMBER.match(text)
-    said = text.decode(errors="replace")
     if match is None:
-        raise InvalidArgument(f"Unable to parse {_HEADER_LENGTH}, got: {said}", accepted=True)
+        raise InvalidArgument(f"Unable to parse {name}, got: {_shown(text)}", accepted=True)
     sign, digits = match[1], match[2].lstrip(b"0") or b"0"
     length = int(sign + digits) if len(digits) < _MAX_DIGITS else _INT32.stop
     if length not in _INT32:
         raise InvalidArgument(
-            f"Unable to parse {_HEADER_LENGTH}, value is out of range "
-            f"[ {_INT32[0]}, {_INT32[-1]} ], got: {said}",
-            accepted=True,
-        )
-    if not 0 <= length <= body_size:
-        raise InvalidArgument(
-            f"inference header size should be in range (0, {body_size}), got: {said}",
+            f"Unable to parse {name}, value is out of range{limits}, got: {_shown(text)}",
             accepted=True,
         )
     return length
+
+
+def _shown(text: bytes) -> str:
+    return text.decode(errors="replace")
+
+
+def text_too_large(size: int, limit: int) -> str:
+    """Return Triton's text for JSON beyond the limit. Binary tensors behind it do not count."""
+    return (
+        f"request JSON size of {size} bytes exceeds the maximum allowed input size of {limit}"
+        " bytes. Use --http-max-input-size to increase the limit."
+    )
 
 
 class InferRequestDecoder:
@@ -128,14 +147,14 @@ class InferRequestDecoder:
     ) -> None:
         """headers: cache that all decoders share. Key: the naming head and the JSON text.
 
-        max_bytes: limit of each input in JSON.
+        max_bytes: limit of the JSON header, and of each input in it.
         """
         self.model = model
         self.version = version
         self.regions = regions
         self.naming_head = request_head.naming(model, version)
         self._headers = headers
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
 
     def decode(
         self, body: bytes | MessageBuffer, length: int
@@ -170,7 +189,7 @@ class InferRequestDecoder:
         request = ClientRequest(0, self.naming_head, [])
         buffer = body if isinstance(body, MessageBuffer) else None
         text = memoryview(body) if isinstance(body, bytes) else body.view
-        arguments = self.model, self.version, self.regions.allowed, self._max_bytes
+        arguments = self.model, self.version, self.regions.allowed, self.max_bytes
         parsed, inline = await run_job(parse_header_job, *arguments, blobs=[text[:length]])
         header: ParsedHeader = parsed
         request.request_id = header.request_id
@@ -243,7 +262,7 @@ class InferRequestDecoder:
 
     def _parse_header(self, text: bytes, repeated: bytes, arrays: int) -> ParsedHeader:
         """Parse a header and cache it. repeated: its text, with marks in place of data arrays."""
-        header_parser = _HeaderParser(self.model, self.version, self.regions, self._max_bytes)
+        header_parser = _HeaderParser(self.model, self.version, self.regions, self.max_bytes)
         header = header_parser.parse(parser.parse(text))
         if len(repeated) <= request_head.MAX_CACHED_HEAD_BYTES and (
             inline_data.is_cut(repeated, arrays) if arrays else not header.inline
@@ -290,7 +309,10 @@ class HttpMessage(InferMessage):
         self.form = DEFAULT_FORM
         self.text_bytes = 1
         try:
-            self.text_bytes = header_length(length, len(body))
+            text_bytes = header_length(length, len(body))
+            if text_bytes > decoder.max_bytes:
+                raise InvalidArgument(text_too_large(text_bytes, decoder.max_bytes), accepted=True)
+            self.text_bytes = text_bytes
         except NereidError as error:
             self._error = error
 
