@@ -109,10 +109,12 @@ class Proxy:
         return {
             "format": FORMAT,
             "weight": self.site.traffic.weight,
+            "copies": self.site.traffic.copied_percent,
             "open_sequences": len(self.site.traffic.open_sequences),
             "responses": {side.name.lower(): recorder.responses[side] for side in Side},
             "failed_over": recorder.failovers,
             "failed": recorder.failures,
+            "not_sampled": recorder.not_sampled,
             "not_copied": [
                 {"model": model, "reason": reason, "count": count}
                 for (model, reason), count in sorted(recorder.not_copied.items())

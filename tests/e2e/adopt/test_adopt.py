@@ -416,6 +416,29 @@ def test_responses_are_passed_on_byte_by_byte(
         old.close()
 
 
+def test_a_mesh_without_copies_gets_none(meshes: tuple[Mesh, Mesh], tmp_path: Path) -> None:
+    old, new = meshes
+    with adopting(old.http, old.grpc, tmp_path, *_to(new), "--copies=0") as proxy:
+        http = tritonclient.http.InferenceServerClient(proxy.http)
+        grpc = tritonclient.grpc.InferenceServerClient(proxy.grpc)
+        before = new.get("/v2/models/scaled/stats")
+        http.infer("scaled", _inputs(tritonclient.http))
+        grpc.infer("scaled", _inputs(tritonclient.grpc))
+        results: queue.Queue[tuple[Any, Any]] = queue.Queue()
+        grpc.start_stream(lambda result, error: results.put((result, error)))
+        grpc.async_stream_infer("scaled", _inputs(tritonclient.grpc))
+        assert results.get(timeout=30)[1] is None
+        grpc.stop_stream()
+        # It reaches the mesh behind all copies.
+        assert proxy.get("/v2/logging", "POST", b"{}")[0] == 200
+        assert new.get("/v2/models/scaled/stats") == before
+        report = proxy.report()
+        text = proxy.text_report()
+    assert (report["not_sampled"], report["not_copied"]) == (3, [])
+    assert report["comparison"]["compared"] == 0
+    assert "not copied: 3: --copies is 0" in text
+
+
 def test_models_that_only_one_server_has_are_reported(
     meshes: tuple[Mesh, Mesh], tmp_path: Path
 ) -> None:
@@ -555,6 +578,8 @@ def test_the_check_says_what_would_not_be_served(meshes: tuple[Mesh, Mesh], tmp_
         (("localhost:1", "--to=b:1", "--rules=y: near"), "'near' is no rule"),
         (("localhost:1", "--to=b:1", "--rules=@/dev/zero"), "more than 16777216 bytes"),
         (("localhost:1", "--to=b:1", "--weight=101"), "from 0 to 100"),
+        (("localhost:1", "--to=b:1", "--copies=nan"), "from 0 to 100"),
+        (("localhost:1", "--to=b:1", "--copies=few"), "from 0 to 100"),
         (("turn", "1", "--control=/nowhere/adopt.sock"), "no proxy can be reached"),
     ],
 )

@@ -1,10 +1,14 @@
-"""The decision which server answers a call: by weight, and by the place of a sequence's start."""
+"""The decision which server answers a call, and whether the other one gets a copy of it.
+
+By weight and by percentage, but for all requests of a sequence alike.
+"""
 
 # layout: compiled
 
 from __future__ import annotations
 
 import random
+import zlib
 from collections import OrderedDict
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -14,6 +18,7 @@ if TYPE_CHECKING:
 
 MAX_WEIGHT: Final = 100
 _MAX_SEQUENCES: Final = 100_000
+_CRC_RANGE: Final = 1 << 32
 
 
 class Side(IntEnum):
@@ -45,11 +50,13 @@ class SequenceStep(NamedTuple):
 class Traffic:
     """Weight of the new server, from 0 to 100, and the servers of open sequences.
 
-    draw: returns random numbers from 0 to 1, without 1.
+    copied_percent: the part of the inferences whose copies go to the other server. draw: returns
+    random numbers from 0 to 1, without 1.
     """
 
     def __init__(self, draw: Callable[[], float] = random.random) -> None:
         self.weight = 0
+        self.copied_percent = 100.0
         self._draw = draw
         # In the order of their last request, so that the oldest is forgotten first.
         self._sequences: OrderedDict[tuple[str, str], Side] = OrderedDict()
@@ -62,6 +69,16 @@ class Traffic:
     def side_of_other_calls(self) -> Side:
         """Return who answers calls that are no inference: the old server until the last turn."""
         return Side.NEW if self.weight == MAX_WEIGHT else Side.OLD
+
+    def is_copied(self, step: SequenceStep | None) -> bool:
+        """Return whether an inference is to be copied: by chance, or by its sequence's key.
+
+        Without a copy of each request before it, the copy of a sequence's request means nothing.
+        """
+        if step is None:
+            return self._draw() * 100 < self.copied_percent
+        key = f"{step.model}/{step.sequence_id}".encode("utf-8", "surrogatepass")
+        return zlib.crc32(key) / _CRC_RANGE * 100 < self.copied_percent
 
     def draw_connection(self) -> float:
         """Return a connection's number, which decides about all its streams."""

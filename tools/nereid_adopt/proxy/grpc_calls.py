@@ -100,27 +100,14 @@ class GrpcClient:
         server.peers.append(client)
 
     def send_request(
-        self,
-        side: Side,
-        stream: ProxyStream | None,
-        head: Block,
-        content: list[bytes],
-        on_done: Callable[[_Response], None],
-    ) -> _Response:
-        """Send a whole request to one side, whose response is passed on to the stream."""
-        response = _Response(
-            stream,
-            self.site.max_copied_bytes,
-            Holder(self.site.held_bytes),
-            on_done,
-            may_refuse=stream is not None and side is Side.NEW,
-        )
+        self, side: Side, head: Block, content: list[bytes], response: _Response
+    ) -> None:
+        """Send a whole request to one side."""
         connection = self.servers[side].ready
         if connection is None:
             self.spawn(self._connect_and_open(side, response, head, content))
         else:
             response.server = connection.request(head.encoded, content, response)
-        return response
 
     async def _connect_and_open(
         self, side: Side, response: _Response, head: Block, content: list[bytes]
@@ -275,8 +262,9 @@ class Messages:
 class _Response(StreamOwner):
     """Response of one server to a unary call, passed on to the client if there is one.
 
-    refused: the server did not process the call, and nothing was passed on. on_done: called once,
-    unless the call is cancelled.
+    refused: the server did not process the call, and nothing was passed on. max_bytes: of a
+    response that is kept. on_done: called once, unless the call is cancelled. may_refuse: whether
+    the status UNAVAILABLE counts as refused.
     """
 
     def __init__(
@@ -286,7 +274,7 @@ class _Response(StreamOwner):
         held: Holder,
         on_done: Callable[[_Response], None],
         *,
-        may_refuse: bool,
+        may_refuse: bool = False,
     ) -> None:
         # Called when the response's message begins to arrive, before it is passed on.
         self.before_message: Callable[[], None] | None = None
@@ -419,6 +407,7 @@ class UnaryCall(StreamOwner):
         self._request: bytes | None = None
         self._model = ""
         self._facts = NO_FACTS
+        self._is_copied = False
         self._inputs: dict[str, bytes] | None = {}
         self._outputs: dict[str, bytes] | None = {}
 
@@ -444,7 +433,8 @@ class UnaryCall(StreamOwner):
             model, facts = ("", NO_FACTS) if is_compressed else grpc_leading_facts(begin)
             if facts.step is not None:
                 side = site.side_of_request(facts)
-            site.recorder.skip(model, reason, facts.step)
+            if site.is_copied(facts):
+                site.recorder.skip(model, reason, facts.step)
         call = StreamCall(
             self._client, self._stream, self._head, self._path, copied=False, side=side
         )
@@ -478,7 +468,8 @@ class UnaryCall(StreamOwner):
         self._request = self._client.message_of(self._head, self._content)
         if self._request is not None:
             self._model, self._facts = grpc_facts(self._request)
-        if self._facts.input_ranges:
+        self._is_copied = site.is_copied(self._facts)
+        if self._is_copied and self._facts.input_ranges:
             self._inputs = site.regions.read(self._facts.input_ranges)
         self._begin = perf_counter()
         self._attempt(site.side_of_request(self._facts))
@@ -486,12 +477,18 @@ class UnaryCall(StreamOwner):
     def _attempt(self, side: Side) -> None:
         self._side = side
         self._attempts += side is Side.OLD
-        self._response = self._client.send_request(
-            side, self._stream, self._head, self._content, self._on_response
+        site = self._client.site
+        self._response = response = _Response(
+            self._stream,
+            site.max_copied_bytes if self._is_copied else 0,
+            Holder(site.held_bytes),
+            self._on_response,
+            may_refuse=side is Side.NEW and site.may_fail_over(self._facts.step),
         )
-        if self._facts.output_ranges:
+        if self._is_copied and self._facts.output_ranges:
             # The client may change its regions as soon as it has the response.
-            self._response.before_message = self._read_outputs
+            response.before_message = self._read_outputs
+        self._client.send_request(side, self._head, self._content, response)
 
     def _read_outputs(self) -> None:
         self._outputs = self._client.site.regions.read(self._facts.output_ranges)
@@ -500,24 +497,32 @@ class UnaryCall(StreamOwner):
         recorder = self._client.site.recorder
         if not response.refused:
             recorder.responses[self._side] += 1
-            if response.status and self._request is not None:
+            if self._is_copied and response.status and self._request is not None:
                 self._latency_s = perf_counter() - self._begin
                 recorder.record_later(self._record)
             else:
                 self._response = None
         elif self._side is Side.NEW:
-            recorder.failovers += 1
-            if self._facts.step is not None:
-                # The old server has the sequence's earlier requests, as copies.
-                self._client.site.traffic.note_step(self._facts.step, Side.OLD)
-            self._attempt(Side.OLD)
+            self._client.spawn(self._fail_over())
         elif self._attempts < _ATTEMPTS:
             # The idle connection may have been closed at that moment.
             self._attempt(Side.OLD)
         else:
-            recorder.failures += 1
-            self._response = None
-            fail_call(self._stream, _UNREACHABLE)
+            self._fail()
+
+    async def _fail_over(self) -> None:
+        can_respond = await self._client.site.fail_over(self._facts.step)
+        if not self._stream.is_open:
+            return
+        if can_respond:
+            self._attempt(Side.OLD)
+        else:
+            self._fail()
+
+    def _fail(self) -> None:
+        self._client.site.recorder.failures += 1
+        self._response = None
+        fail_call(self._stream, _UNREACHABLE)
 
     def _record(self) -> None:
         model, facts, recorder = self._model, self._facts, self._client.site.recorder
@@ -574,9 +579,10 @@ class UnaryCall(StreamOwner):
 
     async def _change_one(self, side: Side, client: ProxyStream | None) -> _Response:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        response = self._client.send_request(
-            side, client, self._head, self._content, partial(_set_done, done)
+        response = _Response(
+            client, 0, Holder(self._client.site.held_bytes), partial(_set_done, done)
         )
+        self._client.send_request(side, self._head, self._content, response)
         if client is not None:
             self._response = response
         try:
@@ -594,7 +600,8 @@ def _set_done(done: asyncio.Future[None], response: _Response) -> None:  # noqa:
 class StreamCall(StreamOwner):
     """A call whose messages are passed on as they arrive, in both directions.
 
-    With copies, the server is chosen when the first message has arrived.
+    With copies, the server is chosen when the first message has arrived. It also decides whether
+    there is a copy of the stream.
     """
 
     def __init__(  # noqa: PLR0913 - by keyword
@@ -619,8 +626,11 @@ class StreamCall(StreamOwner):
         self._number = 0
         self._model = ""
         max_bytes = client.site.max_copied_bytes
+        # Sequences are read without copies, too.
         self._requests = Messages(self._on_request, max_bytes) if copied else None
         self._responses = Messages(self._on_response, max_bytes) if copied else None
+        # The copy of a sampled stream may end before the stream does.
+        self._is_sampled = self._is_copied = copied
         self.held: Holder | None = None
         # Events and steps wait until the server is connected.
         self._events: list[StreamEvent] = []
@@ -638,11 +648,9 @@ class StreamCall(StreamOwner):
 
     def on_content(self, content: bytes) -> None:
         """Pass on a part of the request."""
-        requests = self._requests
-        if requests is not None:
-            # A full queue ends the copy, and so unsets the attribute.
-            requests.feed(content)
-            if requests.failed and not self._is_chosen:
+        if self._requests is not None:
+            self._requests.feed(content)
+            if self._requests.failed and not self._is_chosen:
                 self._choose(Side.OLD)
         if self._server is None:
             self._waiting.append(content)
@@ -678,7 +686,7 @@ class StreamCall(StreamOwner):
 
     def on_response_head(self, block: Block) -> None:
         """Pass on the response's headers."""
-        if self._responses is not None:
+        if self._responses is not None and self._is_copied:
             self._responses.begin(block)
         self._stream.send_head(block.encoded)
 
@@ -687,7 +695,7 @@ class StreamCall(StreamOwner):
         self._stream.send_content(content)
         if self._stream.is_full and self._server is not None:
             self._server.set_paused(True)
-        if self._responses is not None:
+        if self._responses is not None and self._is_copied:
             self._responses.feed(content)
 
     def on_response_end(self, trailers: Block | None) -> None:
@@ -710,21 +718,26 @@ class StreamCall(StreamOwner):
         if self.held is not None:
             self.held.release()
 
-    def _choose(self, side: Side) -> None:
+    def _choose(self, side: Side, step: SequenceStep | None = None) -> None:
         self._is_chosen = True
+        if self._is_copied:
+            self._is_sampled = self._client.site.traffic.is_copied(step)
+            if not self._is_sampled:
+                self._end_copy()
         self._client.spawn(self._connect(side))
 
     async def _connect(self, side: Side) -> None:
-        recorder = self._client.site.recorder
+        site, recorder = self._client.site, self._client.site.recorder
         connection = None
         why = ""
-        for candidate in dict.fromkeys((side, Side.OLD)):
+        may_fail_over = all(map(site.may_fail_over, self._steps))
+        for candidate in dict.fromkeys((side, Side.OLD if may_fail_over else side)):
             server = self._client.servers[candidate]
             try:
                 connection = server.ready or await server.connect()
             except OSError as error:
                 why = reason(error)
-                recorder.failovers += candidate is Side.NEW
+                recorder.failovers += candidate is Side.NEW and may_fail_over
                 continue
             self._side = candidate
             break
@@ -737,11 +750,11 @@ class StreamCall(StreamOwner):
             return
         recorder.responses[self._side] += 1
         for step in self._steps:
-            self._client.site.traffic.note_step(step, self._side)
+            site.traffic.note_step(step, self._side)
         self._steps.clear()
         events, self._events = self._events, []
         for event in events:
-            if self._requests is not None:
+            if self._is_copied:
                 self._submit(event, self._side)
         self._server = connection.open(self._head.encoded, self._replies)
         for piece in self._waiting:
@@ -754,16 +767,19 @@ class StreamCall(StreamOwner):
         site = self._client.site
         model, facts = grpc_facts(message)
         self._model = self._model or model
-        if facts.input_ranges or facts.output_ranges:
-            # The copy's outputs would be written into the client's memory.
-            site.recorder.skip(model, "shared memory in a stream")
-            self._end_copy()
-        self._record("request", message=message)
         if not self._is_chosen:
             side = site.traffic.side_of_stream(facts.step, self._client.draw)
             at_old = site.regions.are_at(Side.OLD, facts)
             has_regions = site.regions.are_at(side, facts) or not at_old
-            self._choose(side if has_regions else Side.OLD)
+            self._choose(side if has_regions else Side.OLD, facts.step)
+        if self._is_copied and (facts.input_ranges or facts.output_ranges):
+            # The copy's outputs would be written into the client's memory.
+            site.recorder.skip(model, "shared memory in a stream")
+            self._end_copy()
+        site.recorder.not_sampled += not self._is_sampled
+        self._record("request", message=message)
+        if not self._is_copied:
+            site.recorder.break_sequence(facts.step)
         if facts.step is not None:
             if self._side is None:
                 self._steps.append(facts.step)
@@ -781,7 +797,7 @@ class StreamCall(StreamOwner):
         path: str = "",
         headers: tuple[tuple[bytes, bytes], ...] = (),
     ) -> None:
-        if self._requests is None:
+        if not self._is_copied:
             return
         event = StreamEvent(
             self._number,
@@ -805,7 +821,7 @@ class StreamCall(StreamOwner):
             self._end_copy()
 
     def _end_copy(self) -> None:
-        self._requests = self._responses = None
+        self._is_copied = False
         self._events.clear()
         if self._side is not None:
             self._client.site.recorder.abandon_stream(self._number)

@@ -193,8 +193,8 @@ class DrainQuestion:
 class Recorder:
     """Sender of calls to the process of copies. It never waits.
 
-    responses: number of calls by the side that responded, in the order of Side. not_copied: number
-    of inferences by model and reason.
+    responses: number of calls by the side that responded, in the order of Side. not_sampled: number
+    of inferences that were not to be copied. not_copied: number of others, by model and reason.
     """
 
     def __init__(self, process: ReportProcess) -> None:
@@ -202,6 +202,7 @@ class Recorder:
         self.responses = [0 for _ in Side]
         self.failovers = 0
         self.failures = 0
+        self.not_sampled = 0
         self.not_copied: Counter[tuple[str, str]] = Counter()
         self.changes: Counter[tuple[str, bool]] = Counter()
         # Copies by model that the process got and no checkpoint has.
@@ -227,6 +228,19 @@ class Recorder:
             self._broken.discard(step.key)
         return False
 
+    def is_broken(self, step: SequenceStep) -> bool:
+        """Return whether a request of a sequence was not copied."""
+        return step.key in self._broken
+
+    def break_sequence(self, step: SequenceStep | None) -> None:
+        """Note that a request of a sequence is not copied."""
+        if step is None:
+            return
+        if step.end:
+            self._broken.discard(step.key)
+        elif len(self._broken) < _MAX_BROKEN:
+            self._broken.add(step.key)
+
     def record_later(self, record: Callable[[], None]) -> None:
         """Call record() soon, when it delays no response."""
         self._waiting.append(record)
@@ -249,7 +263,7 @@ class Recorder:
         if self._process.submit(call.model, call.fields(), size_bytes):
             self._count_sent(call.model)
         else:
-            self._break_sequence(call.step)
+            self.break_sequence(call.step)
 
     def submit_event(self, event: StreamEvent) -> bool:
         """Queue an event of a stream; return False if the queue is full, or its copy is lost."""
@@ -287,7 +301,7 @@ class Recorder:
     def skip(self, model: str, reason: str, step: SequenceStep | None = None) -> None:
         """Count a request that has no copy."""
         self._count_not_copied(model, reason)
-        self._break_sequence(step)
+        self.break_sequence(step)
 
     def abandon_stream(self, stream: int) -> None:
         """Have the copy of a stream ended, because one of its events is missing."""
@@ -330,7 +344,3 @@ class Recorder:
         if (model, reason) not in self.not_copied and len(self.not_copied) >= _MAX_COUNTS:
             model = _OTHER
         self.not_copied[model, reason] += number
-
-    def _break_sequence(self, step: SequenceStep | None) -> None:
-        if step is not None and not step.end and len(self._broken) < _MAX_BROKEN:
-            self._broken.add(step.key)

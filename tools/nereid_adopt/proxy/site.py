@@ -8,14 +8,14 @@ from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
 from nereid_adopt.calls.regions import Regions
-from nereid_adopt.calls.traffic import Traffic
+from nereid_adopt.calls.traffic import Side, Traffic
 from nereid_adopt.proxy.held_bytes import HeldBytes
 from nereid_adopt.proxy.http_responses import ResponseHeads
 
 if TYPE_CHECKING:
     from nereid.rpc.net.tls_files import Tls
     from nereid_adopt.calls.requests import RequestFacts
-    from nereid_adopt.calls.traffic import Side
+    from nereid_adopt.calls.traffic import SequenceStep
     from nereid_adopt.proxy.recorder import Recorder
 
 
@@ -71,6 +71,35 @@ class Site:
         if facts.step is not None:
             self.traffic.note_step(facts.step, side.other)
         return side.other
+
+    def is_copied(self, facts: RequestFacts) -> bool:
+        """Return whether an inference is to be copied, and count one that is not."""
+        is_copied = self.traffic.is_copied(facts.step)
+        self.recorder.not_sampled += not is_copied
+        return is_copied
+
+    def may_fail_over(self, step: SequenceStep | None) -> bool:
+        """Return whether the old server can respond to a request in the new one's place.
+
+        It has a sequence's earlier requests as copies, unless there were none of them.
+        """
+        return (
+            step is None
+            or step.start
+            or (self.traffic.is_copied(step) and not self.recorder.is_broken(step))
+        )
+
+    async def fail_over(self, step: SequenceStep | None) -> bool:
+        """Have the old server respond to further requests; return whether it can."""
+        if step is not None and not step.start and self.may_fail_over(step):
+            # The copies of earlier requests may be on their way.
+            await self.recorder.drain()
+        if not self.may_fail_over(step):
+            return False
+        if step is not None:
+            self.traffic.note_step(step, Side.OLD)
+        self.recorder.failovers += 1
+        return True
 
     def next_stream(self) -> int:
         """Return a new stream's number."""

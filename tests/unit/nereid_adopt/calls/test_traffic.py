@@ -65,6 +65,39 @@ def test_a_stream_follows_its_connection_or_its_sequence() -> None:
     assert traffic.side_of_stream(step(), draws[1]) is Side.NEW
 
 
+def test_a_part_of_the_inferences_is_copied() -> None:
+    traffic = Traffic(drawing([0.0, 0.004, 0.005, 0.99]))
+    traffic.copied_percent = 0.5
+    assert [traffic.is_copied(None) for _ in range(4)] == [True, True, False, False]
+
+
+@pytest.mark.parametrize(("percent", "copied"), [(0, False), (100, True)])
+def test_all_inferences_or_none_are_copied(percent: float, copied: bool) -> None:
+    traffic = Traffic()
+    traffic.copied_percent = percent
+    steps = [None, *(step(sequence_id=str(number)) for number in range(1000))]
+    assert {traffic.is_copied(each) for each in steps} == {copied}
+
+
+def test_a_sequence_is_copied_as_a_whole_or_not_at_all() -> None:
+    copied = 0
+    for number in range(10_000):
+        # Two proxies decide alike.
+        decisions = set()
+        for start, end in ((True, False), (False, False), (False, True)):
+            traffic = Traffic()
+            traffic.copied_percent = 20
+            part = step(start=start, end=end, sequence_id=str(number))
+            decisions.add(traffic.is_copied(part))
+        [is_copied] = decisions
+        copied += is_copied
+    assert 1900 < copied < 2100
+
+
+def test_any_sequence_id_of_json_has_a_decision() -> None:
+    assert Traffic().is_copied(step(sequence_id="\udc80"))
+
+
 def test_the_other_side() -> None:
     assert (Side.OLD.other, Side.NEW.other) == (Side.NEW, Side.OLD)
 
