@@ -41,6 +41,9 @@ _LOADS = 8
 _RESPONSES = int(os.environ.get("NEREID_ADOPT_RESPONSES", "0"))
 _PER_ROUND = 100_000
 _CONCURRENCY = 16
+# perf_analyzer starts its load, then asks for the first statistics. It fails, before a server alone
+# as well, if the load has ended by then and the counts do not change any more.
+_MIN_REQUESTS = 20 * _CONCURRENCY
 # Those of perf_analyzer are below.
 _SEQUENCE_IDS = count(10_000_000)
 _CALLED = (
@@ -282,7 +285,7 @@ def _load(
 def _bulk(proxy: Adopting, directory: Path, number: int) -> None:
     """Send requests by perf_analyzer, of each model over its protocols at once."""
     bulks = [*_BULK, *(_ONNX_BULK if triton.ONNX_BACKEND else ())]
-    each = max(_CONCURRENCY, number // sum(len(bulk.protocols) for bulk in bulks))
+    each = max(_MIN_REQUESTS, number // sum(len(bulk.protocols) for bulk in bulks))
     data = directory / "inputs.json"
     random = np.random.default_rng()
     addresses = {_GRPC: proxy.grpc, _HTTP: proxy.http}
