@@ -24,7 +24,7 @@ from nereid_adopt.proxy.http2_streams import Http2ClientConnection, Http2ServerC
 from nereid_adopt.proxy.http2_transport import StreamProtocol
 from nereid_adopt.proxy.http_server import CONNECT_TIMEOUT_S
 from nereid_adopt.proxy.proxy_stream import StreamOwner
-from nereid_adopt.proxy.recorder import NO_REGION, CopiedCall, GrpcReply, StreamEvent, pieces_of
+from nereid_adopt.proxy.recorder import NO_REGION, CopiedCall, GrpcReply, StreamEvent, piece_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,7 +76,7 @@ class GrpcClient:
         return protocol
 
     def _on_stream(self, stream: ProxyStream, head: Block) -> UnaryCall | StreamCall:
-        path = (head.get(b":path") or b"").decode("latin-1")
+        path = head.path
         kind = grpc_call(path)
         if kind is CallKind.INFER or kind is CallKind.CHANGE:
             return UnaryCall(self, stream, head, path, kind)
@@ -137,7 +137,7 @@ class GrpcClient:
         """Return a complete response as it is compared."""
         if response.status == _OK:
             message = self.message_of(response.head, content)
-            return GrpcReply(None if message is None else pieces_of((message,)))
+            return GrpcReply(None if message is None else (piece_of(message),))
         assert response.trailers is not None
         text = decode_message(response.trailers.get(b"grpc-message") or b"")
         return GrpcReply(None, response.status.decode("latin-1"), text)
@@ -546,7 +546,7 @@ class UnaryCall(StreamOwner):
                 side=self._side,
                 path=self._path,
                 headers=self._head.metadata,
-                request=pieces_of((request,)),
+                request=(piece_of(request),),
                 reply=self._client.reply_of(response, content),
                 latency_s=self._latency_s,
                 step=facts.step,

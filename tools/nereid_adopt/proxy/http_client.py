@@ -56,7 +56,9 @@ class HttpClientConnection:
             HttpServerConnection(address, site.http_heads, tls)
             for address, tls in zip(site.http_addresses, site.http_tls, strict=True)
         )
-        self._reader = RequestReader(site.max_copied_bytes, site.held_bytes, self._on_request)
+        self._reader = RequestReader(
+            site.max_copied_bytes, site.held_bytes, site.request_heads, self._on_request
+        )
         self._transport: asyncio.Transport | None = None
         self._descriptor = -1
         # Requests that have arrived behind the one that is served.

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Final
 
 from nereid.rpc.grpc.metadata import literal
@@ -28,7 +29,7 @@ _PAUSED: Final = 1
 class Block:
     """A header block: its fields encoded as literals, and metadata among them."""
 
-    __slots__ = ("_values", "encoded", "metadata")
+    __slots__ = ("_values", "encoded", "metadata", "path")
 
     def __init__(self, fields: list[Field]) -> None:
         self.metadata = tuple(
@@ -36,6 +37,8 @@ class Block:
         )
         self._values = dict(reversed(fields))
         self.encoded = b"".join(literal(name, value) for name, value in fields)
+        # Equal ones are one object, so that copies have it once.
+        self.path = sys.intern(self._values.get(b":path", b"").decode("latin-1"))
 
     def get(self, name: bytes) -> bytes | None:
         """Return the first value of a field."""

@@ -46,12 +46,15 @@ Pieces = tuple["bytes | PickleBuffer", ...]
 def pieces_of(content: Sequence[bytes | memoryview]) -> Pieces:
     """Return content as a call has it."""
     if len(content) == 1:
-        return (_piece_of(content[0]),)
-    return tuple([_piece_of(piece) for piece in content])
+        return (piece_of(content[0]),)
+    return tuple([piece_of(piece) for piece in content])
 
 
-def _piece_of(piece: bytes | memoryview) -> bytes | PickleBuffer:
-    return PickleBuffer(piece) if len(piece) >= MIN_BUFFER_BYTES else bytes(piece)
+def piece_of(piece: bytes | memoryview) -> bytes | PickleBuffer:
+    """Return a piece of content as a call has it."""
+    if len(piece) >= MIN_BUFFER_BYTES:
+        return PickleBuffer(piece)
+    return piece if isinstance(piece, bytes) else bytes(piece)
 
 
 # Calls and replies are no named tuples, which are made by interpreted code.
@@ -127,7 +130,7 @@ class CopiedCall:
             json_bytes,
             text,
             self.model,
-            self.side,
+            int(self.side),
             self.path,
             self.headers,
             _packed(self.request),
@@ -151,7 +154,7 @@ class CopiedCall:
             reply = HttpReply(status, pieces or (), reply_json_bytes, text)
         return CopiedCall(
             model,
-            side,
+            Side(side),
             path,
             headers,
             _unpacked(request) or (),
@@ -335,9 +338,12 @@ class Recorder:
             await self._process.ask_in_order(DrainQuestion())
 
     def _count_sent(self, model: str) -> None:
-        if model not in self._unsettled and len(self._unsettled) >= _MAX_COUNTS:
-            model = _OTHER
-        self._unsettled[model] = self._unsettled.get(model, 0) + 1
+        number = self._unsettled.get(model)
+        if number is None:
+            if len(self._unsettled) >= _MAX_COUNTS:
+                model = _OTHER
+            number = self._unsettled.get(model, 0)
+        self._unsettled[model] = number + 1
 
     def _count_not_copied(self, model: str, reason: str, number: int = 1) -> None:
         # Clients may name any models.

@@ -5,8 +5,9 @@
 from __future__ import annotations
 
 from itertools import count
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
+from nereid.bounded_cache import BoundedCache
 from nereid_adopt.calls.regions import Regions
 from nereid_adopt.calls.traffic import Side, Traffic
 from nereid_adopt.proxy.held_bytes import HeldBytes
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
     from nereid.rpc.net.tls_files import Tls
     from nereid_adopt.calls.requests import RequestFacts
     from nereid_adopt.calls.traffic import SequenceStep
+    from nereid_adopt.proxy.http_requests import RequestHead
     from nereid_adopt.proxy.recorder import Recorder
+
+_MAX_HEADS: Final = 512
 
 
 class Closable(Protocol):
@@ -58,6 +62,7 @@ class Site:
         self.traffic = Traffic()
         self.regions = Regions()
         self.http_heads = ResponseHeads()
+        self.request_heads: BoundedCache[bytes, RequestHead] = BoundedCache(_MAX_HEADS)
         self.connections: set[Closable] = set()
         self._streams = count()
 
