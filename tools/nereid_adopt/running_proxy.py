@@ -14,7 +14,8 @@ from nereid.rpc.net.listener import listen
 from nereid_adopt.calls.traffic import Side
 from nereid_adopt.forecast.control_calls import compare_control_calls
 from nereid_adopt.forecast.known_differences import explain
-from nereid_adopt.proxy.grpc_calls import GrpcClient
+from nereid_adopt.proxy.grpc_calls import make_call
+from nereid_adopt.proxy.grpc_client import GrpcClient
 from nereid_adopt.proxy.http2_transport import StreamProtocol
 from nereid_adopt.proxy.http_client import HttpClientConnection
 from nereid_adopt.proxy.recorder import Recorder
@@ -84,7 +85,7 @@ class Proxy:
         )
         self._listeners.append(http)
         grpc = await listen(
-            lambda: GrpcClient(site).make_protocol(), grpc_address, tls=self._grpc_tls
+            lambda: GrpcClient(site, make_call).make_protocol(), grpc_address, tls=self._grpc_tls
         )
         self._listeners.append(grpc)
         self._on_timer()

@@ -323,3 +323,16 @@ async def test_sequences_of_a_stream_without_copies_are_known() -> None:
         assert site.traffic.open_sequences == (("m", "1"),)
         assert site.recorder.is_broken(SequenceStep("m", "1", start=False, end=False))
         stream.cancel()
+
+
+@pytest.mark.usefixtures("_without_garbage_collection")
+async def test_a_call_that_failed_over_holds_nothing() -> None:
+    proxies: list[Proxy] = []
+    async with proxied(on_proxy=proxies.append) as (_, _, channel):
+        site = proxies[0].site
+        site.traffic.weight = 100
+        await channel.unary(MODEL_INFER, bytes(100_000))
+        assert site.recorder.failovers == 1
+        async with asyncio.timeout(10):
+            while site.held_bytes.size_bytes:
+                await asyncio.sleep(0)

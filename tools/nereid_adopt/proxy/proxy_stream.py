@@ -7,7 +7,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
-from nereid.rpc.grpc.metadata import literal
+from nereid.rpc.grpc.metadata import encode_status, literal, literal_at
+from nereid.rpc.grpc.status import Status
 from nereid.rpc.http2 import frames
 from nereid.rpc.http2.frames import Code
 from nereid.rpc.http2.stream import LOCAL_CLOSED, REMOTE_CLOSED, Stream
@@ -22,6 +23,9 @@ _OWN_FIELDS: Final = frozenset(
     (b"te", b"content-type", b"content-length", b"user-agent", b"grpc-timeout", b"grpc-encoding",
      b"grpc-accept-encoding", b"host")
 )  # fmt: skip
+_HEAD: Final = b"\x88" + literal_at(31, b"application/grpc")
+UNREACHABLE: Final = "the server cannot be reached"
+LOST: Final = "the connection to the server was lost"
 _HIGH_WATER_BYTES: Final = 1 << 20
 _PAUSED: Final = 1
 
@@ -135,6 +139,11 @@ class ProxyStream(Stream):
             if self.state & REMOTE_CLOSED:
                 # Its owner refers to it, and content in a cycle waits for the garbage collector.
                 self.owner = None
+
+    def fail(self, message: str) -> None:
+        """End a client's call as unavailable."""
+        head = b"" if self.head_sent else _HEAD
+        self.end(head + encode_status(Status.UNAVAILABLE, message))
 
     def reset(self, code: int = Code.CANCEL) -> None:
         """Reset the stream. Its owner is not called any more."""
