@@ -59,12 +59,14 @@ async def copies(timeout_s: float = 5) -> AsyncIterator[tuple[Service, Copies]]:
         await server.close()
 
 
-def call(message: bytes, step: SequenceStep | None = None) -> CopiedCall:
-    return CopiedCall("m", Side.OLD, MODEL_INFER, (), (message,), GrpcReply((b"",)), 0.1, step)
+def call(message: bytes, step: SequenceStep | None = None, number: int = 0) -> CopiedCall:
+    reply = GrpcReply((b"",))
+    fields = "m", Side.OLD, MODEL_INFER, (), (message,), reply, 0.1, step
+    return CopiedCall(*fields, number=number)
 
 
-def step(*, start: bool = False, end: bool = False) -> SequenceStep:
-    return SequenceStep("m", "1", start, end)
+def step(*, start: bool = False, end: bool = False, sequence_id: str = "1") -> SequenceStep:
+    return SequenceStep("m", sequence_id, start, end)
 
 
 async def test_requests_of_a_sequence_are_sent_one_after_the_other() -> None:
@@ -80,6 +82,21 @@ async def test_requests_of_a_sequence_are_sent_one_after_the_other() -> None:
         await found.drain()
         assert service.messages[2:] == [b"%d" % number for number in range(5)]
         assert found.tally.totals("m") == (7, 0)
+
+
+async def test_a_copy_in_flight_keeps_later_ones_from_counting_as_settled() -> None:
+    async with copies() as (service, found):
+        await found.add(call(b"1", step(sequence_id="1"), 1))
+        await found.drain()
+        assert found.tally.take_checkpoint().settled_through == 1
+        await found.add(call(b"h", step(sequence_id="2"), 2))
+        await found.add(call(b"3", step(sequence_id="3"), 3))
+        while found.tally.settled["m"] != 1:
+            await asyncio.sleep(0)
+        assert found.tally.settled_through == 1
+        service.held[0].reply(b"")
+        await found.drain()
+        assert found.tally.settled_through == 3
 
 
 async def test_a_copy_that_failed_leaves_out_the_rest_of_its_sequence() -> None:

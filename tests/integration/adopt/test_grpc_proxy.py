@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import Any
 
 import grpc
@@ -273,15 +274,17 @@ async def test_only_a_sequence_with_copies_fails_over_after_its_start() -> None:
     async with proxied(on_proxy=proxies.append) as (_, _, channel):
         site = proxies[0].site
         site.traffic.weight = 100
+        numbers = count(1)
         for percent in (100.0, 0.0):
             site.traffic.copied_percent = percent
             for path in (MODEL_INFER, _STREAM_INFER):
+                number = next(numbers)
                 for start in (True, False):
-                    step = SequenceStep("m", "1", start=start, end=False)
+                    step = SequenceStep("m", str(number), start=start, end=False)
                     if not start:
                         # So it was before the new server ended.
                         site.traffic.note_step(step, Side.NEW)
-                    message = request(start=start)
+                    message = request(start=start, sequence_id=number)
                     if percent or start:
                         assert await channel.unary(path, message) == message
                         known = step._replace(start=False)

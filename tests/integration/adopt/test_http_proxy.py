@@ -417,10 +417,10 @@ async def test_only_a_sequence_with_copies_fails_over_after_its_start(is_reachab
         for percent in (100.0, 0.0):
             site.traffic.copied_percent = percent
             for start in (True, False):
-                step = SequenceStep("m", "1", start=start, end=False)
+                step = SequenceStep("m", str(percent), start=start, end=False)
                 if not start:
                     site.traffic.note_step(step, Side.NEW)
-                body = sequence_body(sequence_start=start)
+                body = sequence_body(sequence_start=start, sequence_id=str(percent))
                 writer.write(post(target, body))
                 response = await read_response(reader)
                 if percent or start:

@@ -73,7 +73,10 @@ class Copies:
         )
         self._slots = asyncio.Semaphore(_MAX_COPIES)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._last_number = 0
         self._last_of_sequence: dict[tuple[str, str], asyncio.Task[None]] = {}
+        # Numbers of sequences' copies in flight, in their order.
+        self._numbers: dict[int, None] = {}
         self._streams: dict[int, StreamCopy] = {}
         # Sequences of which a copy has failed, until they start anew.
         self._broken: set[tuple[str, str]] = set()
@@ -103,13 +106,20 @@ class Copies:
         self._tasks.add(task)
         if key is not None:
             self._last_of_sequence[key] = task
+            self._numbers[call.number] = None
+            self._last_number = call.number
 
         def on_done(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
             for _ in range(slots):
                 self._slots.release()
-            if key is not None and self._last_of_sequence.get(key) is task:
+            if key is None:
+                return
+            if self._last_of_sequence.get(key) is task:
                 del self._last_of_sequence[key]
+            self._numbers.pop(call.number, None)
+            first = next(iter(self._numbers), self._last_number + 1)
+            self.tally.settled_through = first - 1
 
         task.add_done_callback(on_done)
 

@@ -248,9 +248,10 @@ class HttpClientConnection:
         if model:
             # JSON that has not arrived as a whole says nothing.
             facts = _facts(request)
+            planned, is_copied = site.plan(facts)
             if facts.step is not None:
-                side = site.side_of_request(facts)
-            if site.is_copied(facts):
+                side = planned
+            if is_copied:
                 site.recorder.skip(model, request.why_not_kept, facts.step)
         parts = request.parts()
         request.pieces.clear()
@@ -320,16 +321,17 @@ class _PassedRequest(ExchangeOwner):
             self._attempt(site.traffic.side_of_other_calls())
             return
         self._facts = facts = _facts(self._request)
+        side, is_copied = site.plan(facts)
         if call.kind is CallKind.EVENTS:
-            if site.is_copied(facts):
+            if is_copied:
                 site.recorder.skip(call.model, "its responses are events", facts.step)
-            self._attempt(site.traffic.side_of_request(facts.step))
+            self._attempt(side)
             return
-        self._is_copied = site.is_copied(facts)
+        self._is_copied = is_copied
         if self._is_copied and facts.input_ranges:
             self._inputs = site.regions.read(facts.input_ranges)
         self._begin = perf_counter()
-        self._attempt(site.side_of_request(facts))
+        self._attempt(side)
 
     def on_response(self, response: ResponseReader) -> bool:
         """Refuse a new server that is unavailable."""

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Mapping  # noqa: TC003 - mypyc reads the fields' types
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 BROKEN_SEQUENCE: Final = "a request of its sequence was not copied"
 LOST: Final = "the process of copies died"
+REUSED_ID: Final = "the weight changed, and its sequence's id was in use"
 NO_REGION: Final = "its shared memory cannot be read"
 # Larger pieces of content are neither sliced nor pickled: that would copy them.
 MIN_BUFFER_BYTES: Final = 8192
@@ -101,6 +102,7 @@ class CopiedCall:
         encoding: str = "",
         inputs: Mapping[str, bytes] = _NOTHING,
         outputs: Mapping[str, bytes] = _NOTHING,
+        number: int = 0,
     ) -> None:
         self.model = model
         self.side = side
@@ -114,6 +116,8 @@ class CopiedCall:
         self.encoding = encoding
         self.inputs = inputs
         self.outputs = outputs
+        # Of a sequence's request; later ones have larger numbers.
+        self.number = number
 
     def fields(self) -> tuple[object, ...]:
         """Return the argument of from_fields(), with few objects: each costs when it is pickled."""
@@ -140,13 +144,14 @@ class CopiedCall:
             self.encoding,
             self.inputs or None,
             self.outputs or None,
+            self.number,
         )
 
     @staticmethod
     def from_fields(fields: tuple[Any, ...]) -> CopiedCall:
         """Return the call whose fields() these are."""
         status, content, reply_json_bytes, text, model, side, path, headers, request = fields[:9]
-        latency_s, step, json_bytes, encoding, inputs, outputs = fields[9:]
+        latency_s, step, json_bytes, encoding, inputs, outputs, number = fields[9:]
         pieces = _unpacked(content)
         if isinstance(status, str):
             reply: HttpReply | GrpcReply = GrpcReply(pieces, status, text)
@@ -165,6 +170,7 @@ class CopiedCall:
             encoding,
             inputs or _NOTHING,
             outputs or _NOTHING,
+            number,
         )
 
 
@@ -215,6 +221,9 @@ class Recorder:
         # Sequences of which a request was not copied.
         self._broken: set[tuple[str, str]] = set()
         self._waiting: list[Callable[[], None]] = []
+        # Sequences with copies on their way, by key: number of the last one, in this order.
+        self._copied_sequences: OrderedDict[tuple[str, str], int] = OrderedDict()
+        self._last_number = 0
         self._draining: asyncio.Future[None] | None = None
 
     def may_copy(self, model: str, facts: RequestFacts) -> bool:
@@ -263,8 +272,14 @@ class Recorder:
         for contents in (call.inputs, call.outputs):
             if contents:
                 size_bytes += sum(map(len, contents.values()))
+        if call.step is not None:
+            call.number = self._last_number + 1
         if self._process.submit(call.model, call.fields(), size_bytes):
             self._count_sent(call.model)
+            if call.step is not None:
+                self._last_number = call.number
+                self._copied_sequences[call.step.key] = call.number
+                self._copied_sequences.move_to_end(call.step.key)
         else:
             self.break_sequence(call.step)
 
@@ -290,6 +305,7 @@ class Recorder:
             if number > 0:
                 self._count_not_copied(model, LOST, number)
         self._unsettled.clear()
+        self._copied_sequences.clear()
         self._abandoned.clear()
         self._last_lost_stream = self._last_stream
         # Copies of their next requests might lack the ones before.
@@ -300,6 +316,14 @@ class Recorder:
         for model, number in self._process.take_settled().items():
             name = model if model in self._unsettled else _OTHER
             self._unsettled[name] = self._unsettled.get(name, 0) - number
+        sequences = self._copied_sequences
+        while sequences and next(iter(sequences.values())) <= self._process.settled_through:
+            sequences.popitem(last=False)
+
+    def has_copies(self, key: tuple[str, str]) -> bool:
+        """Return whether copies of unary requests of sequences with a key may be on their way."""
+        self._record_waiting()
+        return key in self._copied_sequences
 
     def skip(self, model: str, reason: str, step: SequenceStep | None = None) -> None:
         """Count a request that has no copy."""

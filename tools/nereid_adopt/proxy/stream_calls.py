@@ -12,7 +12,7 @@ from nereid_adopt.calls.requests import grpc_facts
 from nereid_adopt.calls.traffic import Side
 from nereid_adopt.proxy.grpc_messages import Messages
 from nereid_adopt.proxy.proxy_stream import LOST, UNREACHABLE, StreamOwner
-from nereid_adopt.proxy.recorder import StreamEvent
+from nereid_adopt.proxy.recorder import REUSED_ID, StreamEvent
 
 if TYPE_CHECKING:
     from nereid_adopt.calls.traffic import SequenceStep
@@ -143,8 +143,12 @@ class StreamCall(StreamOwner):
     def _choose(self, side: Side, step: SequenceStep | None = None) -> None:
         self._is_chosen = True
         if self._is_copied:
-            self._is_sampled = self._client.site.traffic.is_copied(step)
-            if not self._is_sampled:
+            site = self._client.site
+            self._is_sampled = site.traffic.is_copied(step)
+            is_kept = step is not None and site.traffic.is_kept(step)
+            if is_kept and self._is_sampled:
+                site.recorder.skip(self._model, REUSED_ID)
+            if is_kept or not self._is_sampled:
                 self._end_copy()
         self._client.spawn(self._connect(side))
 

@@ -206,9 +206,10 @@ class UnaryCall(StreamOwner):
             begin = b"".join(self._content)[PREFIX_BYTES : PREFIX_BYTES + _BEGIN_BYTES]
             is_compressed = self._content[0][:1] != b"\0"
             model, facts = ("", NO_FACTS) if is_compressed else grpc_leading_facts(begin)
+            planned, is_copied = site.plan(facts)
             if facts.step is not None:
-                side = site.side_of_request(facts)
-            if site.is_copied(facts):
+                side = planned
+            if is_copied:
                 site.recorder.skip(model, reason, facts.step)
         call = StreamCall(self._client, self._stream, self._head, copied=False, side=side)
         # Its queue has what was held.
@@ -241,11 +242,11 @@ class UnaryCall(StreamOwner):
         self._request = self._client.message_of(self._head, self._content)
         if self._request is not None:
             self._model, self._facts = grpc_facts(self._request)
-        self._is_copied = site.is_copied(self._facts)
+        side, self._is_copied = site.plan(self._facts)
         if self._is_copied and self._facts.input_ranges:
             self._inputs = site.regions.read(self._facts.input_ranges)
         self._begin = perf_counter()
-        self._attempt(site.side_of_request(self._facts))
+        self._attempt(side)
 
     def _attempt(self, side: Side) -> None:
         self._side = side

@@ -1,7 +1,7 @@
 from nereid.comparison.process import ReportProcess
-from nereid_adopt.calls.requests import NO_FACTS
+from nereid_adopt.calls.requests import NO_FACTS, RequestFacts
 from nereid_adopt.calls.traffic import SequenceStep, Side
-from nereid_adopt.proxy.recorder import Recorder
+from nereid_adopt.proxy.recorder import REUSED_ID, Recorder
 from nereid_adopt.proxy.site import Site
 
 _NOBODY = ("127.0.0.1:1", "127.0.0.1:1")
@@ -51,9 +51,22 @@ async def test_a_gap_that_is_found_at_last_prevents_the_failover() -> None:
     assert not await found.fail_over(step())
 
 
+def test_a_sequence_that_stays_for_the_copies_of_another_is_not_copied() -> None:
+    found = site()
+    begun = RequestFacts(step(start=True))
+    assert found.plan(begun) == (Side.OLD, True)
+    found.traffic.weight = 100
+    found.recorder._copied_sequences[step().key] = 1
+    assert found.plan(begun) == (Side.OLD, False)
+    assert found.recorder.not_copied == {("m", REUSED_ID): 1}
+    assert found.recorder.is_broken(step())
+    found.recorder.on_process_lost(())
+    assert found.plan(begun) == (Side.NEW, True)
+
+
 def test_inferences_that_are_not_sampled_are_one_number() -> None:
     found = site()
-    assert found.is_copied(NO_FACTS)
+    assert found.plan(NO_FACTS) == (Side.OLD, True)
     found.traffic.copied_percent = 0
-    assert not found.is_copied(NO_FACTS)
+    assert found.plan(NO_FACTS) == (Side.OLD, False)
     assert found.recorder.not_sampled == 1
