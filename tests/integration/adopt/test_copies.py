@@ -29,6 +29,7 @@ class Service:
     def __init__(self) -> None:
         self.messages: list[bytes] = []
         self.held: list[Call] = []
+        self.holds_streams = False
 
     def infer(self, call: Call, message: bytes) -> None:
         self.messages.append(message)
@@ -41,7 +42,13 @@ class Service:
 
     def chat(self, call: Call) -> None:
         call.on_message = call.send
-        call.on_half_close = call.finish
+        call.on_half_close = lambda: self.finish(call)
+
+    def finish(self, call: Call) -> None:
+        if self.holds_streams:
+            self.held.append(call)
+        else:
+            call.finish()
 
 
 @asynccontextmanager
@@ -124,6 +131,35 @@ async def test_servers_that_do_not_respond_are_counted() -> None:
         await found.add(CopiedCall("m", Side.OLD, "/v2/models/m/infer", (), (body,), reply, 0.1))
         await found.drain()
         assert found.tally.document()["not_compared"] == {"the other server did not respond": 2}
+
+
+async def end_stream(found: Copies, number: int) -> None:
+    for kind in ("begin", "half-close", "end"):
+        path, message = (_STREAM, b"") if kind == "begin" else ("", b"0")
+        event = StreamEvent(number, Side.OLD, kind, message=message, path=path, model="m")
+        await found.on_message(event)
+
+
+async def test_copies_of_ended_streams_are_bounded() -> None:
+    async with copies() as (service, found):
+        service.holds_streams = True
+        for number in range(64):
+            await end_stream(found, number)
+        further = asyncio.ensure_future(end_stream(found, 64))
+        while len(service.held) < 64:
+            await asyncio.sleep(0)
+        assert not further.done()
+        service.held[0].finish()
+        await further
+        assert found.tally.document()["not_compared"] == {}
+
+
+async def test_copies_of_ended_streams_time_out() -> None:
+    async with copies(timeout_s=0.05) as (service, found):
+        service.holds_streams = True
+        for number in range(65):
+            await end_stream(found, number)
+        assert found.tally.document()["not_compared"]["the copy timed out"] >= 1
 
 
 async def test_damaged_messages_of_streams_harm_nobody() -> None:
