@@ -116,7 +116,7 @@ class CopiedCall:
         self.encoding = encoding
         self.inputs = inputs
         self.outputs = outputs
-        # Of a sequence's request; later ones have larger numbers.
+        # A sequence's request has a number, larger than those before it.
         self.number = number
 
     def fields(self) -> tuple[object, ...]:

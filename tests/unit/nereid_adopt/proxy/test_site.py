@@ -51,7 +51,7 @@ async def test_a_gap_that_is_found_at_last_prevents_the_failover() -> None:
     assert not await found.fail_over(step())
 
 
-def test_a_sequence_that_stays_for_the_copies_of_another_is_not_copied() -> None:
+def test_a_start_beside_copies_with_its_id_is_not_copied() -> None:
     found = site()
     begun = RequestFacts(step(start=True))
     assert found.plan(begun) == (Side.OLD, True)
