@@ -1,9 +1,15 @@
 """Entry point ``python -m benchmarks.adopt``: what the proxy of `nereid adopt` costs.
 
-CPU time of the proxy for each request, beside that of a gateway that reaches its scheduler over
-TCP, as those on other machines do; and the latency that each adds to that of the mesh reached
-directly. The same mesh stands behind both: for the proxy it is the old server, and gets the copies
-as well, so that its latency has the copies' share of the processors. All are measured in turns.
+There are two lines for each protocol and each number of requests in flight. The first has the CPU
+time of each request, the second what is added to the median latency of the mesh reached directly:
+
+- by the proxy, as it is started;
+- by the proxy alone, with `--copies=0`: this latency is what a client waits for;
+- by a gateway that reaches its scheduler over TCP, as those on other machines do.
+
+The same mesh stands behind all of them: for the proxy it is the old server, and gets the copies as
+well, so that its latency has the copies' share of the processors. With one request in flight there
+is least of that. All are measured in turns.
 """
 
 import argparse
@@ -26,7 +32,9 @@ from benchmarks.models.workload import Workload
 from benchmarks.peers import nereid
 
 _MODEL = "double"
-_GATEWAY, _PROXY, _DIRECT = "nereid_gateway", "nereid", "direct"
+_GATEWAY, _PROXY, _ALONE, _DIRECT = "gateway", "proxy", "proxy alone", "direct"
+# Names of the processes whose CPU time counts.
+_PROCESSES = {_GATEWAY: "nereid_gateway", _PROXY: "nereid", _ALONE: "nereid", _DIRECT: ""}
 _PROTOCOLS = ("grpc", "http")
 _WIDTH = 64
 _GRAPH = f"""<ir_version: 8, opset_import: ["" : 17]>
@@ -65,22 +73,25 @@ def _write(repository: Path) -> Workload:
 
 
 def _runner(
-    protocol: str, address: wire.Address, work: Path, workload: Workload, given: argparse.Namespace
+    kind: tuple[str, int], address: wire.Address, work: Path, workload: Workload, seconds: float
 ) -> Callable[[], load.Load]:
+    protocol, concurrency = kind
     if protocol == "http":
         http = load.HttpClient(address, work / "http.body", wire.http_body(workload))
-        return lambda: http.run(given.concurrency, given.seconds)
+        return lambda: http.run(concurrency, seconds)
     grpc = load.GrpcClient(address, work, wire.grpc_message(workload))
-    rate = grpc.warm_up(given.concurrency, 1).infer_per_s
-    return lambda: grpc.run(given.concurrency, max(1, int(rate * given.seconds)))
+    rate = grpc.warm_up(concurrency, 1).infer_per_s
+    return lambda: grpc.run(concurrency, max(1, int(rate * seconds)))
 
 
-def _measure(given: argparse.Namespace, work: Path) -> dict[tuple[str, str], Figures]:
-    """Return figures by process and protocol."""
+def _measure(
+    given: argparse.Namespace, kinds: Sequence[tuple[str, int]], work: Path
+) -> dict[tuple[str, tuple[str, int]], Figures]:
+    """Return figures by hop and by kind of load: protocol and number in flight."""
     workload = _write(work / "models")
-    ports = process.free_ports(8)
-    mesh, gateway, proxy = (wire.Address(*ports[place : place + 2]) for place in (0, 2, 4))
-    metrics, scheduler = ports[6], f"127.0.0.1:{ports[7]}"
+    ports = process.free_ports(10)
+    mesh, gateway, proxy, alone = (wire.Address(*ports[at : at + 2]) for at in (0, 2, 4, 6))
+    metrics, scheduler = ports[8], f"127.0.0.1:{ports[9]}"
     mesh_command = nereid.command(
         work / "models",
         work / "mesh.log",
@@ -93,7 +104,7 @@ def _measure(given: argparse.Namespace, work: Path) -> dict[tuple[str, str], Fig
     )  # fmt: skip
     gateway_command = process.Command(
         [
-            *(sys.executable, "-m", _GATEWAY, f"--scheduler-address={scheduler}"),
+            *(sys.executable, "-m", _PROCESSES[_GATEWAY], f"--scheduler-address={scheduler}"),
             *(f"--http-port={gateway.http_port}", f"--grpc-port={gateway.grpc_port}"),
             "--allow-metrics=false",
         ],
@@ -102,69 +113,78 @@ def _measure(given: argparse.Namespace, work: Path) -> dict[tuple[str, str], Fig
         directory,
     )
     url, grpc = f"127.0.0.1:{mesh.http_port}", f"127.0.0.1:{mesh.grpc_port}"
-    proxy_command = process.Command(
-        [
-            *(program, "adopt", url, f"--grpc={grpc}", f"--to={url}", f"--to-grpc={grpc}"),
-            *(f"--http-port={proxy.http_port}", f"--grpc-port={proxy.grpc_port}"),
-            f"--control={work / 'adopt.sock'}",
-        ],
-        work / "proxy.log",
-        environment,
-        directory,
-    )
-    figures: dict[tuple[str, str], Figures] = defaultdict(lambda: Figures([], []))
+
+    def proxy_command(at: wire.Address, *flags: str) -> process.Command:
+        return process.Command(
+            [
+                *(program, "adopt", url, f"--grpc={grpc}", f"--to={url}", f"--to-grpc={grpc}"),
+                *(f"--http-port={at.http_port}", f"--grpc-port={at.grpc_port}", *flags),
+                f"--control={work / f'{at.http_port}.sock'}",
+            ],
+            work / f"{at.http_port}.log",
+            environment,
+            directory,
+        )
+
+    figures: dict[tuple[str, tuple[str, int]], Figures] = defaultdict(lambda: Figures([], []))
     with contextlib.ExitStack() as stack:
         started = stack.enter_context(process.ServerProcess(mesh_command))
         wire.wait_ready(mesh, started.require_alive, _MODEL)
         hops = {_DIRECT: (started, mesh)}
         for name, command, address in (
             (_GATEWAY, gateway_command, gateway),
-            (_PROXY, proxy_command, proxy),
+            (_PROXY, proxy_command(proxy), proxy),
+            (_ALONE, proxy_command(alone, "--copies=0"), alone),
         ):
             server = stack.enter_context(process.ServerProcess(command))
             wire.wait_ready(address, server.require_alive, _MODEL)
             wire.verify_grpc(address, workload)
             hops[name] = server, address
         for _ in range(given.rounds):
-            for protocol in _PROTOCOLS:
+            for kind in kinds:
                 for name, (server, address) in hops.items():
-                    run = _runner(protocol, address, work, workload, given)
-                    before = server.cpu_s()[name]
+                    run = _runner(kind, address, work, workload, given.seconds)
+                    before = server.cpu_s()[_PROCESSES[name]]
                     result = run()
-                    used_s = server.cpu_s()[name] - before
-                    figures[name, protocol].cpu.append(used_s / result.requests * 1e6)
-                    figures[name, protocol].latency.append(result.p50_us)
+                    used_s = server.cpu_s()[_PROCESSES[name]] - before
+                    figures[name, kind].cpu.append(used_s / result.requests * 1e6)
+                    figures[name, kind].latency.append(result.p50_us)
     return figures
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, and print the medians and their ratio."""
+    """Measure, and print the medians and their ratios."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.adopt", description=__doc__)
     parser.add_argument("--seconds", type=float, default=3.0, help="of each round")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--concurrency", type=int, default=16)
+    parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 16])
     parser.add_argument("--tree", type=Path, help="a copy of the project to run instead")
     given = parser.parse_args(argv)
+    kinds = [(protocol, number) for protocol in _PROTOCOLS for number in given.concurrency]
     try:
         load.require_clients(["grpc", "http"])
         with tempfile.TemporaryDirectory() as work:
-            figures = _measure(given, Path(work))
+            figures = _measure(given, kinds, Path(work))
     except BenchError as error:
         print(error, file=sys.stderr)
         return 1
-    for protocol in _PROTOCOLS:
-        hops = [figures[name, protocol] for name in (_PROXY, _GATEWAY)]
-        proxy, gateway = (statistics.median(hop.cpu) for hop in hops)
+    for kind in kinds:
+        title = f"{kind[0]}, {kind[1]} in flight"
+        names = (_PROXY, _ALONE, _GATEWAY)
+        proxy, alone, gateway = (statistics.median(figures[name, kind].cpu) for name in names)
         print(
-            f"{protocol}: proxy {proxy:.0f} us, gateway {gateway:.0f} us of CPU for each request, "
-            f"ratio {proxy / gateway:.2f}"
+            f"{title}: proxy {proxy:.1f} us, proxy alone {alone:.1f} us, gateway {gateway:.1f} us "
+            f"of CPU for each request, ratios {proxy / gateway:.2f}, {alone / gateway:.2f}"
         )
-        # Both from one round, because the load of the machine changes.
-        direct = figures[_DIRECT, protocol].latency
-        proxy, gateway = (statistics.median(map(operator.sub, hop.latency, direct)) for hop in hops)
+        # All from one round, because the load of the machine changes.
+        direct = figures[_DIRECT, kind].latency
+        proxy, alone, gateway = (
+            statistics.median(map(operator.sub, figures[name, kind].latency, direct))
+            for name in names
+        )
         print(
-            f"{protocol}: proxy {proxy:.0f} us, gateway {gateway:.0f} us added to a median latency "
-            f"of {statistics.median(direct):.0f} us"
+            f"{title}: proxy {proxy:.0f} us, proxy alone {alone:.0f} us, gateway {gateway:.0f} us "
+            f"added to a median latency of {statistics.median(direct):.0f} us"
         )
     return 0
 

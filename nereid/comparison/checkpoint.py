@@ -11,8 +11,10 @@ Parts = dict[tuple[str, ...], bytes]
 class Checkpoint(NamedTuple):
     """Changes of a tally since the last checkpoint.
 
-    settled: number of messages by model that need no further comparison.
+    settled: number of messages by model that need no further comparison. settled_through: number of
+    the last one, of those with numbers, that needs none, as none before it does.
     """
 
     settled: dict[str, int]
     parts: Parts
+    settled_through: int = 0

@@ -71,6 +71,8 @@ class ReportProcess:
         self._refused: dict[str, int] = {}
         self._kept: Parts = {}
         self._settled: Counter[str] = Counter()
+        # See Checkpoint.
+        self.settled_through = 0
 
     async def start(self) -> None:
         """Start the process. May raise OSError."""
@@ -142,6 +144,7 @@ class ReportProcess:
             raise Unavailable(_ENDED)
         self._kept.update(checkpoint.parts)
         self._settled.update(checkpoint.settled)
+        self.settled_through = max(self.settled_through, checkpoint.settled_through)
         return document
 
     async def ask_in_order(self, question: object) -> Any:

@@ -96,6 +96,7 @@ class Tally:
         self._example_bytes = 0
         # Messages by model that need no further comparison, until the next checkpoint has them.
         self.settled: Counter[str] = Counter()
+        self.settled_through = 0
         self._changed: set[tuple[str, ...]] = set()
 
     def add(self, exchange: Exchange) -> list[Difference]:
@@ -127,7 +128,8 @@ class Tally:
         """Return what has changed since the last call."""
         changed, self._changed = self._changed, set()
         settled, self.settled = self.settled, Counter()
-        return Checkpoint(settled, {part: pickle.dumps(self._content(part)) for part in changed})
+        parts = {part: pickle.dumps(self._content(part)) for part in changed}
+        return Checkpoint(settled, parts, self.settled_through)
 
     def restore(self, parts: Parts) -> None:
         """Continue another tally, of whose checkpoints these are the last parts."""

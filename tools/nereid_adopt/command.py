@@ -148,6 +148,10 @@ def make_parser() -> CommandParser:
     add("--cert-file", default="", metavar="PATH", help="PEM file of our certificate for them")
     add("--key-file", default="", metavar="PATH", help="PEM file of its private key")
     add("--weight", type=_weight, default=0, help="weight of the mesh at the start (default: 0)")
+    add(
+        "--copies", type=_percent, default=100.0, metavar="PERCENT",
+        help="part of the inferences of which the other server gets a copy (default: 100)",
+    )  # fmt: skip
     add("--rules", metavar="TEXT|@FILE", help="when outputs count as equal, as 'scores: top-k=5'")
     add(
         "--keep-inputs", choices=("all", "digest", "none"), default="all",
@@ -211,6 +215,7 @@ async def _run(
     )
     traffic = proxy.site.traffic
     traffic.weight = given.weight
+    traffic.copied_percent = given.copies
 
     def turn(weight: int) -> None:
         traffic.weight = weight
@@ -300,6 +305,8 @@ def _lines(document: dict[str, Any]) -> Iterator[str]:
         f"server, {responses['new']} by the mesh, {document['failed_over']} of the mesh's by the "
         f"old one instead, {document['failed']} failed"
     )
+    if document["not_sampled"]:
+        yield f"not copied: {document['not_sampled']}: --copies is {document['copies']:g}"
     for item in document["not_copied"]:
         yield f"not copied: {item['count']} of {item['model']}: {item['reason']}"
     for item in document["changes"]:
@@ -384,3 +391,14 @@ def _weight(text: str) -> int:
     if not text.isdecimal() or int(text) > 100:
         raise argparse.ArgumentTypeError(f"'{text}': expected a whole number from 0 to 100")
     return int(text)
+
+
+def _percent(text: str) -> float:
+    try:
+        percent = float(text)
+    except ValueError:
+        percent = -1.0
+    # NaN is no number of this range, either.
+    if not 0 <= percent <= 100:
+        raise argparse.ArgumentTypeError(f"'{text}': expected a number from 0 to 100")
+    return percent

@@ -14,7 +14,8 @@ from nereid.rpc.net.listener import listen
 from nereid_adopt.calls.traffic import Side
 from nereid_adopt.forecast.control_calls import compare_control_calls
 from nereid_adopt.forecast.known_differences import explain
-from nereid_adopt.proxy.grpc_calls import GrpcClient
+from nereid_adopt.proxy.grpc_calls import make_call
+from nereid_adopt.proxy.grpc_client import GrpcClient
 from nereid_adopt.proxy.http2_transport import StreamProtocol
 from nereid_adopt.proxy.http_client import HttpClientConnection
 from nereid_adopt.proxy.recorder import Recorder
@@ -84,7 +85,7 @@ class Proxy:
         )
         self._listeners.append(http)
         grpc = await listen(
-            lambda: GrpcClient(site).make_protocol(), grpc_address, tls=self._grpc_tls
+            lambda: GrpcClient(site, make_call).make_protocol(), grpc_address, tls=self._grpc_tls
         )
         self._listeners.append(grpc)
         self._on_timer()
@@ -109,10 +110,12 @@ class Proxy:
         return {
             "format": FORMAT,
             "weight": self.site.traffic.weight,
+            "copies": self.site.traffic.copied_percent,
             "open_sequences": len(self.site.traffic.open_sequences),
             "responses": {side.name.lower(): recorder.responses[side] for side in Side},
             "failed_over": recorder.failovers,
             "failed": recorder.failures,
+            "not_sampled": recorder.not_sampled,
             "not_copied": [
                 {"model": model, "reason": reason, "count": count}
                 for (model, reason), count in sorted(recorder.not_copied.items())

@@ -38,8 +38,8 @@ MAX_FRAME_BYTES: Final = (1 << 24) - 1
 MAX_WINDOW_BYTES: Final = (1 << 31) - 1
 MAX_STREAM_ID: Final = (1 << 31) - 1
 
-# A frame's nine header bytes: length as 16 + 8 bits, type, flags, stream id.
-FRAME_HEAD: Final = Struct(">HBBBI")
+# A frame's nine header bytes: length and type (24 + 8 bits), flags, stream id.
+pack_frame_head: Final = Struct(">IBI").pack
 _WORD: Final = Struct(">I")
 _SETTING: Final = Struct(">HI")
 
@@ -83,8 +83,7 @@ class Http2StreamError(Exception):
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
     """Encode a frame of any type."""
-    size = len(payload)
-    return FRAME_HEAD.pack(size >> 8, size & 0xFF, kind, flags, stream_id) + payload
+    return pack_frame_head(len(payload) << 8 | kind, flags, stream_id) + payload
 
 
 def settings(values: dict[int, int]) -> bytes:

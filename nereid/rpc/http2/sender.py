@@ -10,7 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, Generic
 
 from nereid.rpc.http2 import frames
-from nereid.rpc.http2.frames import Code, Http2ConnectionError
+from nereid.rpc.http2.frames import Code, Http2ConnectionError, pack_frame_head
 from nereid.rpc.http2.stream import AFTER_END_SENT, AFTER_RESET, CLOSED, S
 
 if TYPE_CHECKING:
@@ -29,8 +29,6 @@ _MAX_UNREAD_BYTES: Final = 1 << 20
 # Table size update to zero.
 _NO_HEADER_TABLE: Final = b"\x20"
 _DEFAULT_HEADER_TABLE_BYTES: Final = 4096
-
-_pack_frame_head: Final = frames.FRAME_HEAD.pack
 
 
 class Sender(Generic[S]):
@@ -238,7 +236,7 @@ class Sender(Generic[S]):
         size = min(
             stream.queued_bytes, stream.send_window, self.send_window, self._peer_frame_bytes
         )
-        self.out.append(_pack_frame_head(size >> 8, size & 0xFF, frames.DATA, 0, stream.id))
+        self.out.append(pack_frame_head(size << 8 | frames.DATA, 0, stream.id))
         left = size
         while left:
             piece = queue[0]

@@ -101,7 +101,11 @@ class Dialer:
                 failure = error
             else:
                 return protocol
-        raise failure
+        try:
+            raise failure
+        finally:
+            # It refers to this frame, and to those of its callers, until the garbage is collected.
+            del failure
 
     async def close(self) -> None:
         """Cancel the look-up that is in progress."""

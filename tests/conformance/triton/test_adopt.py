@@ -41,6 +41,11 @@ _LOADS = 8
 _RESPONSES = int(os.environ.get("NEREID_ADOPT_RESPONSES", "0"))
 _PER_ROUND = 100_000
 _CONCURRENCY = 16
+_MAX_CLIENT_S = 3600
+_LOOK_S = 30
+# perf_analyzer starts its load, then asks for the first statistics. It fails, before a server alone
+# as well, if the load has ended by then and the counts do not change any more.
+_MIN_REQUESTS = 20 * _CONCURRENCY
 # Those of perf_analyzer are below.
 _SEQUENCE_IDS = count(10_000_000)
 _CALLED = (
@@ -282,7 +287,7 @@ def _load(
 def _bulk(proxy: Adopting, directory: Path, number: int) -> None:
     """Send requests by perf_analyzer, of each model over its protocols at once."""
     bulks = [*_BULK, *(_ONNX_BULK if triton.ONNX_BACKEND else ())]
-    each = max(_CONCURRENCY, number // sum(len(bulk.protocols) for bulk in bulks))
+    each = max(_MIN_REQUESTS, number // sum(len(bulk.protocols) for bulk in bulks))
     data = directory / "inputs.json"
     random = np.random.default_rng()
     addresses = {_GRPC: proxy.grpc, _HTTP: proxy.http}
@@ -303,8 +308,25 @@ def _bulk(proxy: Adopting, directory: Path, number: int) -> None:
                 subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             )
         for client in clients:
-            output, _ = client.communicate(timeout=3600)
-            assert client.returncode == 0, (bulk, output)
+            output, is_stuck = _await_end(client)
+            assert is_stuck or client.returncode == 0, (bulk, output)
+
+
+def _await_end(client: subprocess.Popen[str]) -> tuple[str, bool]:
+    """Return a client's output, and whether it had all responses and did not end all the same.
+
+    So it is if all were there before it began to measure. Its threads have ended then.
+    """
+    for _ in range(_MAX_CLIENT_S // _LOOK_S):
+        try:
+            return client.communicate(timeout=_LOOK_S)[0], False
+        except subprocess.TimeoutExpired:
+            names = [path.read_text() for path in Path(f"/proc/{client.pid}/task").glob("*/comm")]
+            if names.count("perf_analyzer\n") == 1:
+                client.kill()
+                return client.communicate()[0], True
+    client.kill()
+    return client.communicate()[0], False
 
 
 def _run(proxy: Adopting, directory: Path, bulk: int) -> None:

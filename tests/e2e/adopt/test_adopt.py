@@ -22,6 +22,7 @@ from tritonclient.utils import InferenceServerException, shared_memory
 
 from nereid.pb import kserve_pb2
 from nereid.rpc import RpcError, SocketChannel
+from nereid_adopt.proxy.recorder import BROKEN_SEQUENCE, REUSED_ID
 from tests.support.mesh.adopting import NEREID, Adopting, adopting
 from tests.support.mesh.mesh import Mesh, free_port, running, until
 from tests.support.models import accumulators, e2e_models, python_models
@@ -74,6 +75,12 @@ def _difference(report: dict[str, Any], model: str) -> dict[str, Any]:
     [found] = [item for item in report["comparison"]["models"] if item["name"] == model]
     [difference] = found["differences"]
     return dict(difference)
+
+
+def _process_of_copies(proxy: Adopting) -> int:
+    pid = proxy.process.pid
+    [child] = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(child)
 
 
 def test_responses_of_both_protocols_are_compared(proxy: Adopting) -> None:
@@ -168,6 +175,36 @@ def test_traffic_is_turned_over_and_back_under_load(proxy: Adopting) -> None:
     assert report["responses"]["new"] > 0
     assert (report["weight"], report["failed"], report["failed_over"]) == (0, 0, 0)
     assert report["comparison"]["differing"] == 0
+
+
+def test_an_id_moves_to_the_other_server_after_its_copies(proxy: Adopting) -> None:
+    client = tritonclient.grpc.InferenceServerClient(proxy.grpc)
+
+    def infer(step: int, **flags: bool) -> int:
+        tensor = tritonclient.grpc.InferInput("INPUT", [1, 1], "INT32")
+        tensor.set_data_from_numpy(np.array([[step]], np.int32))
+        result = client.infer("sequence", [tensor], sequence_id=7, **flags)
+        return int(result.as_numpy("OUTPUT")[0, 0])
+
+    copies = _process_of_copies(proxy)
+    os.kill(copies, signal.SIGSTOP)
+    for _ in range(3):
+        assert (infer(1, sequence_start=True), infer(2, sequence_end=True)) == (1, 3)
+    proxy.turn(100)
+    assert infer(4, sequence_start=True) == 4
+    os.kill(copies, signal.SIGCONT)
+    report = proxy.await_compared(7)
+    assert (report["responses"], report["comparison"]["compared"]) == ({"old": 7, "new": 0}, 6)
+    # The copies have not ended the client's sequence.
+    assert infer(5, sequence_end=True) == 9
+
+    def has_moved() -> bool:
+        assert infer(1, sequence_start=True, sequence_end=True) == 1
+        return bool(proxy.report()["responses"]["new"])
+
+    until(has_moved, "a sequence at the new server")
+    reasons = {REUSED_ID, BROKEN_SEQUENCE}
+    assert {item["reason"] for item in proxy.report()["not_copied"]} == reasons
 
 
 def test_streams_of_any_number_of_responses_are_compared(proxy: Adopting) -> None:
@@ -279,7 +316,6 @@ def test_a_new_server_that_hangs_delays_nobody(proxy: Adopting, meshes: tuple[Me
 
 def test_the_report_survives_the_death_of_the_process_of_copies(proxy: Adopting) -> None:
     client = tritonclient.grpc.InferenceServerClient(proxy.grpc)
-    children = Path(f"/proc/{proxy.process.pid}/task/{proxy.process.pid}/children")
     sent = 0
 
     def infer(number: int) -> None:
@@ -294,8 +330,7 @@ def test_the_report_survives_the_death_of_the_process_of_copies(proxy: Adopting)
         before = proxy.await_compared(sent)
         # Some of them are compared after the report, which is the last checkpoint.
         infer(10)
-        [copies] = map(int, children.read_text().split())
-        os.kill(copies, signal.SIGKILL)
+        os.kill(_process_of_copies(proxy), signal.SIGKILL)
         infer(100)
 
         def compares_anew(compared: int = before["comparison"]["compared"]) -> bool:
@@ -414,6 +449,29 @@ def test_responses_are_passed_on_byte_by_byte(
             assert [word for word in words if word not in old.received] == []
     finally:
         old.close()
+
+
+def test_a_mesh_without_copies_gets_none(meshes: tuple[Mesh, Mesh], tmp_path: Path) -> None:
+    old, new = meshes
+    with adopting(old.http, old.grpc, tmp_path, *_to(new), "--copies=0") as proxy:
+        http = tritonclient.http.InferenceServerClient(proxy.http)
+        grpc = tritonclient.grpc.InferenceServerClient(proxy.grpc)
+        before = new.get("/v2/models/scaled/stats")
+        http.infer("scaled", _inputs(tritonclient.http))
+        grpc.infer("scaled", _inputs(tritonclient.grpc))
+        results: queue.Queue[tuple[Any, Any]] = queue.Queue()
+        grpc.start_stream(lambda result, error: results.put((result, error)))
+        grpc.async_stream_infer("scaled", _inputs(tritonclient.grpc))
+        assert results.get(timeout=30)[1] is None
+        grpc.stop_stream()
+        # It reaches the mesh behind all copies.
+        assert proxy.get("/v2/logging", "POST", b"{}")[0] == 200
+        assert new.get("/v2/models/scaled/stats") == before
+        report = proxy.report()
+        text = proxy.text_report()
+    assert (report["not_sampled"], report["not_copied"]) == (3, [])
+    assert report["comparison"]["compared"] == 0
+    assert "not copied: 3: --copies is 0" in text
 
 
 def test_models_that_only_one_server_has_are_reported(
@@ -555,6 +613,8 @@ def test_the_check_says_what_would_not_be_served(meshes: tuple[Mesh, Mesh], tmp_
         (("localhost:1", "--to=b:1", "--rules=y: near"), "'near' is no rule"),
         (("localhost:1", "--to=b:1", "--rules=@/dev/zero"), "more than 16777216 bytes"),
         (("localhost:1", "--to=b:1", "--weight=101"), "from 0 to 100"),
+        (("localhost:1", "--to=b:1", "--copies=nan"), "from 0 to 100"),
+        (("localhost:1", "--to=b:1", "--copies=few"), "from 0 to 100"),
         (("turn", "1", "--control=/nowhere/adopt.sock"), "no proxy can be reached"),
     ],
 )

@@ -29,6 +29,7 @@ class Service:
     def __init__(self) -> None:
         self.messages: list[bytes] = []
         self.held: list[Call] = []
+        self.holds_streams = False
 
     def infer(self, call: Call, message: bytes) -> None:
         self.messages.append(message)
@@ -41,7 +42,13 @@ class Service:
 
     def chat(self, call: Call) -> None:
         call.on_message = call.send
-        call.on_half_close = call.finish
+        call.on_half_close = lambda: self.finish(call)
+
+    def finish(self, call: Call) -> None:
+        if self.holds_streams:
+            self.held.append(call)
+        else:
+            call.finish()
 
 
 @asynccontextmanager
@@ -59,12 +66,14 @@ async def copies(timeout_s: float = 5) -> AsyncIterator[tuple[Service, Copies]]:
         await server.close()
 
 
-def call(message: bytes, step: SequenceStep | None = None) -> CopiedCall:
-    return CopiedCall("m", Side.OLD, MODEL_INFER, (), (message,), GrpcReply((b"",)), 0.1, step)
+def call(message: bytes, step: SequenceStep | None = None, number: int = 0) -> CopiedCall:
+    reply = GrpcReply((b"",))
+    fields = "m", Side.OLD, MODEL_INFER, (), (message,), reply, 0.1, step
+    return CopiedCall(*fields, number=number)
 
 
-def step(*, start: bool = False, end: bool = False) -> SequenceStep:
-    return SequenceStep("m", "1", start, end)
+def step(*, start: bool = False, end: bool = False, sequence_id: str = "1") -> SequenceStep:
+    return SequenceStep("m", sequence_id, start, end)
 
 
 async def test_requests_of_a_sequence_are_sent_one_after_the_other() -> None:
@@ -80,6 +89,21 @@ async def test_requests_of_a_sequence_are_sent_one_after_the_other() -> None:
         await found.drain()
         assert service.messages[2:] == [b"%d" % number for number in range(5)]
         assert found.tally.totals("m") == (7, 0)
+
+
+async def test_a_copy_in_flight_keeps_later_ones_from_counting_as_settled() -> None:
+    async with copies() as (service, found):
+        await found.add(call(b"1", step(sequence_id="1"), 1))
+        await found.drain()
+        assert found.tally.take_checkpoint().settled_through == 1
+        await found.add(call(b"h", step(sequence_id="2"), 2))
+        await found.add(call(b"3", step(sequence_id="3"), 3))
+        while found.tally.settled["m"] != 1:
+            await asyncio.sleep(0)
+        assert found.tally.settled_through == 1
+        service.held[0].reply(b"")
+        await found.drain()
+        assert found.tally.settled_through == 3
 
 
 async def test_a_copy_that_failed_leaves_out_the_rest_of_its_sequence() -> None:
@@ -107,6 +131,35 @@ async def test_servers_that_do_not_respond_are_counted() -> None:
         await found.add(CopiedCall("m", Side.OLD, "/v2/models/m/infer", (), (body,), reply, 0.1))
         await found.drain()
         assert found.tally.document()["not_compared"] == {"the other server did not respond": 2}
+
+
+async def end_stream(found: Copies, number: int) -> None:
+    for kind in ("begin", "half-close", "end"):
+        path, message = (_STREAM, b"") if kind == "begin" else ("", b"0")
+        event = StreamEvent(number, Side.OLD, kind, message=message, path=path, model="m")
+        await found.on_message(event)
+
+
+async def test_copies_of_ended_streams_are_bounded() -> None:
+    async with copies() as (service, found):
+        service.holds_streams = True
+        for number in range(64):
+            await end_stream(found, number)
+        further = asyncio.ensure_future(end_stream(found, 64))
+        while len(service.held) < 64:
+            await asyncio.sleep(0)
+        assert not further.done()
+        service.held[0].finish()
+        await further
+        assert found.tally.document()["not_compared"] == {}
+
+
+async def test_copies_of_ended_streams_time_out() -> None:
+    async with copies(timeout_s=0.05) as (service, found):
+        service.holds_streams = True
+        for number in range(65):
+            await end_stream(found, number)
+        assert found.tally.document()["not_compared"]["the copy timed out"] >= 1
 
 
 async def test_damaged_messages_of_streams_harm_nobody() -> None:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import Any
 
 import grpc
@@ -12,8 +13,10 @@ import pytest
 
 from nereid.comparison.rules import parse_rules
 from nereid.comparison.tally import TallyOptions
+from nereid.pb import kserve_pb2
 from nereid.rpc import RpcError, Server, SocketChannel, Status
 from nereid_adopt.calls.kinds import MODEL_INFER
+from nereid_adopt.calls.traffic import SequenceStep, Side
 from nereid_adopt.copies.process import CopyOptions
 from nereid_adopt.running_proxy import Proxy
 from tests.support.rpc.echo_service import BIG, Site
@@ -256,3 +259,83 @@ async def test_a_call_that_has_its_response_holds_nothing(way: str, max_held_byt
                 async with asyncio.timeout(10):
                     while proxies[-1].site.held_bytes.size_bytes:
                         await asyncio.sleep(0)
+
+
+def request(*, start: bool = False, sequence_id: int = 1) -> bytes:
+    found = kserve_pb2.ModelInferRequest(model_name="m")
+    if sequence_id:
+        found.parameters["sequence_id"].int64_param = sequence_id
+        found.parameters["sequence_start"].bool_param = start
+    return found.SerializeToString()
+
+
+async def test_only_a_sequence_with_copies_fails_over_after_its_start() -> None:
+    proxies: list[Proxy] = []
+    async with proxied(on_proxy=proxies.append) as (_, _, channel):
+        site = proxies[0].site
+        site.traffic.weight = 100
+        numbers = count(1)
+        for percent in (100.0, 0.0):
+            site.traffic.copied_percent = percent
+            for path in (MODEL_INFER, _STREAM_INFER):
+                number = next(numbers)
+                for start in (True, False):
+                    step = SequenceStep("m", str(number), start=start, end=False)
+                    if not start:
+                        # So it was before the new server ended.
+                        site.traffic.note_step(step, Side.NEW)
+                    message = request(start=start, sequence_id=number)
+                    if percent or start:
+                        assert await channel.unary(path, message) == message
+                        known = step._replace(start=False)
+                        assert site.traffic.side_of_request(known) is Side.OLD
+                    else:
+                        with pytest.raises(RpcError, match="cannot be reached") as raised:
+                            await channel.unary(path, message)
+                        assert raised.value.status is Status.UNAVAILABLE
+        assert (site.recorder.failovers, site.recorder.failures) == (6, 2)
+
+
+async def test_inferences_without_copies_hold_no_response() -> None:
+    proxies: list[Proxy] = []
+    async with proxied(on_proxy=proxies.append) as (_, _, channel):
+        site = proxies[0].site
+        site.traffic.copied_percent = 0
+        message = request(sequence_id=0)
+        assert await channel.unary(MODEL_INFER, message) == message
+        assert site.held_bytes.size_bytes == 0
+        for _ in range(2):
+            assert await channel.unary(_STREAM_INFER, message) == message
+        assert (site.recorder.not_sampled, site.recorder.not_copied.total()) == (3, 0)
+        assert site.recorder._waiting == []
+
+
+async def test_sequences_of_a_stream_without_copies_are_known() -> None:
+    """Their later requests find the server, and have no copies."""
+    proxies: list[Proxy] = []
+    async with proxied(on_proxy=proxies.append) as (_, _, channel):
+        site = proxies[0].site
+        site.traffic.copied_percent = 0
+        received: asyncio.Queue[bytes | None] = asyncio.Queue()
+        stream = channel.stream(
+            _STREAM_INFER, on_message=received.put_nowait, on_close=lambda _: None
+        )
+        for message in (request(sequence_id=0), request(start=True), request()):
+            stream.send(message)
+            assert await received.get() == message
+        assert site.traffic.open_sequences == (("m", "1"),)
+        assert site.recorder.is_broken(SequenceStep("m", "1", start=False, end=False))
+        stream.cancel()
+
+
+@pytest.mark.usefixtures("_without_garbage_collection")
+async def test_a_call_that_failed_over_holds_nothing() -> None:
+    proxies: list[Proxy] = []
+    async with proxied(on_proxy=proxies.append) as (_, _, channel):
+        site = proxies[0].site
+        site.traffic.weight = 100
+        await channel.unary(MODEL_INFER, bytes(100_000))
+        assert site.recorder.failovers == 1
+        async with asyncio.timeout(10):
+            while site.held_bytes.size_bytes:
+                await asyncio.sleep(0)

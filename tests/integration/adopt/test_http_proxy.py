@@ -9,6 +9,7 @@ import pytest
 
 from nereid.comparison.rules import parse_rules
 from nereid.comparison.tally import TallyOptions
+from nereid_adopt.calls.traffic import SequenceStep, Side
 from nereid_adopt.copies.process import CopyOptions
 from nereid_adopt.proxy.held_bytes import NO_SPACE
 from nereid_adopt.proxy.recorder import BROKEN_SEQUENCE
@@ -39,15 +40,17 @@ class OldServer:
 
 @asynccontextmanager
 async def proxied(
-    script: Script, max_copied_bytes: int = 1 << 20, max_held_bytes: int = 1 << 30
+    script: Script,
+    max_copied_bytes: int = 1 << 20,
+    max_held_bytes: int = 1 << 30,
+    new_address: str = _NOBODY,
 ) -> AsyncIterator[tuple[OldServer, Proxy, Callable[[], Awaitable[Streams]]]]:
     """Run an old server and a proxy before it; the last value connects a client."""
     old = OldServer(script)
     server = await asyncio.start_server(old.serve, "127.0.0.1", 0)
     address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    options = CopyOptions(
-        (address, _NOBODY), (address, _NOBODY), parse_rules({}), TallyOptions(), 5
-    )
+    addresses = address, new_address
+    options = CopyOptions(addresses, addresses, parse_rules({}), TallyOptions(), 5)
     proxy = Proxy(
         options,
         max_queued_bytes=1 << 20,
@@ -391,3 +394,76 @@ async def test_a_sequence_without_space_is_not_compared_until_it_starts_anew() -
         while ("m", BROKEN_SEQUENCE) not in not_copied:
             await asyncio.sleep(0)
         assert not_copied == {("m", NO_SPACE): 1, ("m", BROKEN_SEQUENCE): 1}
+
+
+def sequence_body(**parameters: object) -> bytes:
+    return json.dumps({"parameters": {"sequence_id": 1, **parameters}}).encode()
+
+
+@pytest.mark.parametrize("is_reachable", [False, True])
+async def test_only_a_sequence_with_copies_fails_over_after_its_start(is_reachable: bool) -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await read_request(reader)
+            writer.write(b"HTTP/1.1 503 No\r\nContent-Length: 4\r\n\r\nmine")
+
+    new = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    address = f"127.0.0.1:{new.sockets[0].getsockname()[1]}" if is_reachable else _NOBODY
+    target = b"/v2/models/m/infer"
+    async with proxied(echo, new_address=address) as (_, proxy, connect):
+        site = proxy.site
+        site.traffic.weight = 100
+        reader, writer = await connect()
+        for percent in (100.0, 0.0):
+            site.traffic.copied_percent = percent
+            for start in (True, False):
+                step = SequenceStep("m", str(percent), start=start, end=False)
+                if not start:
+                    site.traffic.note_step(step, Side.NEW)
+                body = sequence_body(sequence_start=start, sequence_id=str(percent))
+                writer.write(post(target, body))
+                response = await read_response(reader)
+                if percent or start:
+                    assert response == target + b" " + body
+                    assert site.traffic.side_of_request(step._replace(start=False)) is Side.OLD
+                else:
+                    assert response == b"mine" if is_reachable else b"cannot connect" in response
+        assert site.recorder.failovers == 3
+        assert site.recorder.failures == (not is_reachable)
+    new.close()
+
+
+async def test_inferences_without_copies_hold_no_response() -> None:
+    async def grow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await read_request(reader)
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 200000\r\n\r\n" + bytes(100_000))
+            await go_on.wait()
+            writer.write(bytes(100_000))
+
+    async with proxied(grow) as (_, proxy, connect):
+        held, recorder = proxy.site.held_bytes, proxy.site.recorder
+        for percent in (100.0, 0.0):
+            go_on = asyncio.Event()
+            proxy.site.traffic.copied_percent = percent
+            reader, writer = await connect()
+            writer.write(post(b"/v2/models/m/infer", b"{}"))
+            await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(100_000)
+            assert held.size_bytes == (100_002 if percent else 2)
+            go_on.set()
+            await reader.readexactly(100_000)
+            while held.size_bytes:
+                await asyncio.sleep(0)
+        assert (recorder.not_sampled, recorder.not_copied.total()) == (1, 0)
+
+
+@pytest.mark.parametrize("verb", [b"infer", b"generate_stream"])
+async def test_what_is_not_sampled_counts_as_that_alone(verb: bytes) -> None:
+    async with proxied(echo, max_copied_bytes=1000) as (_, proxy, connect):
+        proxy.site.traffic.copied_percent = 0
+        reader, writer = await connect()
+        writer.write(post(b"/v2/models/m/" + verb, bytes(4000)))
+        await read_response(reader)
+        assert proxy.site.recorder.not_sampled == 1
+        assert proxy.site.recorder.not_copied.total() == 0

@@ -7,12 +7,37 @@ import signal
 from nereid.comparison.process import ReportProcess
 from nereid.comparison.rules import parse_rules
 from nereid.comparison.tally import TallyOptions
-from nereid_adopt.calls.traffic import Side
+from nereid_adopt.calls.traffic import SequenceStep, Side
 from nereid_adopt.copies.process import CopyOptions
 from nereid_adopt.proxy.recorder import LOST, CopiedCall, HttpReply, Recorder
 
 _NOBODY = ("127.0.0.1:1", "127.0.0.1:1")
 _REPLY = HttpReply(200, (b"{}",))
+
+
+async def test_a_sequence_has_copies_until_a_checkpoint_has_the_last_one() -> None:
+    options = CopyOptions(_NOBODY, _NOBODY, parse_rules({}), TallyOptions(), 5)
+    process = ReportProcess("nereid_adopt.copies", options, max_queued_bytes=1 << 20)
+    recorder = Recorder(process)
+
+    def submit(sequence_id: str) -> None:
+        step = SequenceStep("m", sequence_id, start=True, end=True)
+        call = CopiedCall("m", Side.OLD, "/", (), (b"{}",), _REPLY, 0.0, step)
+        recorder.record_later(lambda: recorder.submit(call, 0))
+
+    await process.start()
+    try:
+        assert not recorder.has_copies(("m", "1"))
+        for sequence_id in ("1", "2", "1"):
+            submit(sequence_id)
+        assert recorder.has_copies(("m", "1"))
+        async with asyncio.timeout(30):
+            while recorder.has_copies(("m", "1")):
+                await process.checkpoint()
+                recorder.on_checkpoint()
+        assert not recorder.has_copies(("m", "2"))
+    finally:
+        await process.close()
 
 
 async def test_copies_that_no_checkpoint_has_are_lost_with_the_process() -> None:

@@ -8,6 +8,7 @@ Most HTTP requests have neither, so that their JSON is only searched for a word.
 from __future__ import annotations
 
 import json
+import sys
 import zlib
 from collections.abc import Mapping  # noqa: TC003 - mypyc reads the fields' types
 from typing import Any, Final, NamedTuple
@@ -133,7 +134,8 @@ def grpc_leading_facts(content: bytes) -> tuple[str, RequestFacts]:
 def model_of(message: bytes) -> str:
     """Return the model of a ModelInferRequest, whose first field it is for all known clients."""
     if message[:1] == b"\n" and len(message) > 1 and message[1] < 0x80:
-        return message[2 : 2 + message[1]].decode("utf-8", "replace")
+        # Equal ones are one object, so that copies have it once.
+        return sys.intern(message[2 : 2 + message[1]].decode("utf-8", "replace"))
     try:
         return kserve_pb2.ModelInferRequest.FromString(message).model_name
     except DecodeError:

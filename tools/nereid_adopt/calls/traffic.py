@@ -1,12 +1,17 @@
-"""The decision which server answers a call: by weight, and by the place of a sequence's start."""
+"""The decision which server answers a call, and whether the other one gets a copy of it.
+
+By weight and by percentage, but for all requests of a sequence alike.
+"""
 
 # layout: compiled
 
 from __future__ import annotations
 
 import random
+import zlib
 from collections import OrderedDict
 from enum import IntEnum
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -14,6 +19,9 @@ if TYPE_CHECKING:
 
 MAX_WEIGHT: Final = 100
 _MAX_SEQUENCES: Final = 100_000
+_CRC_RANGE: Final = 1 << 32
+_DIGEST_BYTES: Final = 4
+_DIGEST_RANGE: Final = 1 << 32
 
 
 class Side(IntEnum):
@@ -45,14 +53,25 @@ class SequenceStep(NamedTuple):
 class Traffic:
     """Weight of the new server, from 0 to 100, and the servers of open sequences.
 
-    draw: returns random numbers from 0 to 1, without 1.
+    copied_percent: the part of the inferences whose copies go to the other server. draw: returns
+    random numbers from 0 to 1, without 1. has_copies: returns whether copies of sequences with a
+    key are on their way.
     """
 
-    def __init__(self, draw: Callable[[], float] = random.random) -> None:
+    def __init__(
+        self,
+        draw: Callable[[], float] = random.random,
+        has_copies: Callable[[tuple[str, str]], bool] | None = None,
+    ) -> None:
         self.weight = 0
+        self.copied_percent = 100.0
         self._draw = draw
+        self._has_copies = has_copies
         # In the order of their last request, so that the oldest is forgotten first.
         self._sequences: OrderedDict[tuple[str, str], Side] = OrderedDict()
+        self._ended: OrderedDict[tuple[str, str], Side] = OrderedDict()
+        # The last start that had to stay where the id's last sequence was.
+        self._kept: SequenceStep | None = None
 
     @property
     def open_sequences(self) -> tuple[tuple[str, str], ...]:
@@ -62,6 +81,23 @@ class Traffic:
     def side_of_other_calls(self) -> Side:
         """Return who answers calls that are no inference: the old server until the last turn."""
         return Side.NEW if self.weight == MAX_WEIGHT else Side.OLD
+
+    def is_copied(self, step: SequenceStep | None) -> bool:
+        """Return whether an inference is to be copied: by chance, or by its sequence's key.
+
+        Without a copy of each request before it, the copy of a sequence's request means nothing.
+        """
+        if step is None:
+            return self._draw() * 100 < self.copied_percent
+        return zlib.crc32(_id_of(step)) / _CRC_RANGE * 100 < self.copied_percent
+
+    def is_kept(self, step: SequenceStep) -> bool:
+        """Return whether the start just given a side stays away from copies with its id.
+
+        Copies of an earlier sequence are on their way to the server that has its weight, and would
+        be taken for its own requests. It must not be copied, so that their number falls.
+        """
+        return step is self._kept
 
     def draw_connection(self) -> float:
         """Return a connection's number, which decides about all its streams."""
@@ -80,8 +116,22 @@ class Traffic:
         if step is None:
             return by_weight
         # A sequence that is not known began before the proxy, at the old server.
-        side = by_weight if step.start else self._sequences.get(step.key, Side.OLD)
+        side = self._side_of_start(step) if step.start else self._sequences.get(step.key, Side.OLD)
         self.note_step(step, side)
+        return side
+
+    def _side_of_start(self, step: SequenceStep) -> Side:
+        # By the id: sequences that follow each other under one are at one server, so that their
+        # copies do not meet them, until the weight is another one.
+        key = step.key
+        self._kept = None
+        digest = blake2b(_id_of(step), digest_size=_DIGEST_BYTES).digest()
+        number = int.from_bytes(digest, "big") / _DIGEST_RANGE
+        side = Side.NEW if number * MAX_WEIGHT < self.weight else Side.OLD
+        last = self._sequences.get(key, self._ended.get(key, side))
+        if last is not side and self._has_copies is not None and self._has_copies(key):
+            self._kept = step
+            return last
         return side
 
     def note_step(self, step: SequenceStep, side: Side) -> None:
@@ -89,6 +139,10 @@ class Traffic:
         key = step.key
         if step.end:
             self._sequences.pop(key, None)
+            self._ended[key] = side
+            self._ended.move_to_end(key)
+            if len(self._ended) > _MAX_SEQUENCES:
+                self._ended.popitem(last=False)
             return
         if key not in self._sequences and not step.start and side is Side.OLD:
             return
@@ -96,3 +150,7 @@ class Traffic:
         self._sequences.move_to_end(key)
         if len(self._sequences) > _MAX_SEQUENCES:
             self._sequences.popitem(last=False)
+
+
+def _id_of(step: SequenceStep) -> bytes:
+    return f"{step.model}/{step.sequence_id}".encode("utf-8", "surrogatepass")

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Copies in flight. Further ones wait in the socket, and then in the proxy's queue.
+# Copies in flight, and those of streams that the client has ended. Further ones wait in the socket,
+# and then in the proxy's queue.
 _MAX_COPIES: Final = 64
 # Larger ones count as several.
 _SLOT_BYTES: Final = 1 << 20
@@ -73,8 +74,15 @@ class Copies:
         )
         self._slots = asyncio.Semaphore(_MAX_COPIES)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._last_number = 0
         self._last_of_sequence: dict[tuple[str, str], asyncio.Task[None]] = {}
+        # Numbers of sequences' copies in flight, in their order.
+        self._numbers: dict[int, None] = {}
         self._streams: dict[int, StreamCopy] = {}
+        self._timeout_s = options.timeout_s
+        # Timers of streams that have ended, and whose copies have not.
+        self._behind: dict[int, asyncio.TimerHandle] = {}
+        self._stream_ended = asyncio.Event()
         # Sequences of which a copy has failed, until they start anew.
         self._broken: set[tuple[str, str]] = set()
 
@@ -82,6 +90,9 @@ class Copies:
         """Handle an event of a stream, a question, or a call's fields."""
         match message:
             case StreamEvent():
+                while message.kind == "begin" and len(self._behind) >= _MAX_COPIES:
+                    self._stream_ended.clear()
+                    await self._stream_ended.wait()
                 self.on_event(message)
             case DrainQuestion():
                 await self.drain()
@@ -103,13 +114,20 @@ class Copies:
         self._tasks.add(task)
         if key is not None:
             self._last_of_sequence[key] = task
+            self._numbers[call.number] = None
+            self._last_number = call.number
 
         def on_done(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
             for _ in range(slots):
                 self._slots.release()
-            if key is not None and self._last_of_sequence.get(key) is task:
+            if key is None:
+                return
+            if self._last_of_sequence.get(key) is task:
                 del self._last_of_sequence[key]
+            self._numbers.pop(call.number, None)
+            first = next(iter(self._numbers), self._last_number + 1)
+            self.tally.settled_through = first - 1
 
         task.add_done_callback(on_done)
 
@@ -125,11 +143,19 @@ class Copies:
             )
         elif number in self._streams:
             self._streams[number].on_event(event)
+            if event.kind == "end" and number in self._streams:
+                self._behind[number] = asyncio.get_running_loop().call_later(
+                    self._timeout_s, self._streams[number].time_out
+                )
         elif event.kind == "request":
             self.tally.settled[event.model] += 1
 
     def _forget_stream(self, number: int) -> None:
         self._streams.pop(number, None)
+        timer = self._behind.pop(number, None)
+        if timer is not None:
+            timer.cancel()
+            self._stream_ended.set()
 
     async def drain(self) -> None:
         """Wait until all copies in flight have ended; streams go on."""

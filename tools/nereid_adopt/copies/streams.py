@@ -120,6 +120,10 @@ class StreamCopy:
                 # The proxy has counted the event that did not fit.
                 self._break("")
 
+    def time_out(self) -> None:
+        """End the copy: the client's stream has ended long ago."""
+        self._break("the copy timed out")
+
     def _on_request(self, message: bytes) -> None:
         self._model = self._model or model_of(message)
         request_id, inputs = grpc_inputs(message)

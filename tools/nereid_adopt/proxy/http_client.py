@@ -56,7 +56,9 @@ class HttpClientConnection:
             HttpServerConnection(address, site.http_heads, tls)
             for address, tls in zip(site.http_addresses, site.http_tls, strict=True)
         )
-        self._reader = RequestReader(site.max_copied_bytes, site.held_bytes, self._on_request)
+        self._reader = RequestReader(
+            site.max_copied_bytes, site.held_bytes, site.request_heads, self._on_request
+        )
         self._transport: asyncio.Transport | None = None
         self._descriptor = -1
         # Requests that have arrived behind the one that is served.
@@ -179,12 +181,12 @@ class HttpClientConnection:
             request = self._waiting.popleft()
             self._resume_reading()
             if request.arriving is not None or request.head.call.kind is CallKind.CHANGE:
-                self._spawn(self._pass_on(request))
+                self.spawn(self._pass_on(request))
             else:
                 _PassedRequest(self, request).start()
         elif self._has_failed:
             self._is_busy = True
-            self._spawn(self._pass_on_malformed(transport))
+            self.spawn(self._pass_on_malformed(transport))
         elif self._has_ended:
             transport.close()
 
@@ -209,7 +211,8 @@ class HttpClientConnection:
             if not self._transport.is_closing():
                 self._transport.resume_reading()
 
-    def _spawn(self, work: Any) -> None:
+    def spawn(self, work: Any) -> None:
+        """Run a coroutine that serves the current request, until the client disconnects."""
         self._task = asyncio.get_running_loop().create_task(work)
 
     async def _pass_on_malformed(self, transport: asyncio.Transport) -> None:
@@ -245,9 +248,11 @@ class HttpClientConnection:
         if model:
             # JSON that has not arrived as a whole says nothing.
             facts = _facts(request)
+            planned, is_copied = site.plan(facts)
             if facts.step is not None:
-                side = site.side_of_request(facts)
-            site.recorder.skip(model, request.why_not_kept, facts.step)
+                side = planned
+            if is_copied:
+                site.recorder.skip(model, request.why_not_kept, facts.step)
         parts = request.parts()
         request.pieces.clear()
         try:
@@ -302,6 +307,7 @@ class _PassedRequest(ExchangeOwner):
         self._side = Side.OLD
         self._is_refused = False
         self._facts = NO_FACTS
+        self._is_copied = False
         self._response: ResponseReader | None = None
         # The attributes of an inference follow.
         self._begin = self._latency_s = 0.0
@@ -315,23 +321,31 @@ class _PassedRequest(ExchangeOwner):
             self._attempt(site.traffic.side_of_other_calls())
             return
         self._facts = facts = _facts(self._request)
+        side, is_copied = site.plan(facts)
         if call.kind is CallKind.EVENTS:
-            site.recorder.skip(call.model, "its responses are events", facts.step)
-            self._attempt(site.traffic.side_of_request(facts.step))
+            if is_copied:
+                site.recorder.skip(call.model, "its responses are events", facts.step)
+            self._attempt(side)
             return
-        if facts.input_ranges:
+        self._is_copied = is_copied
+        if self._is_copied and facts.input_ranges:
             self._inputs = site.regions.read(facts.input_ranges)
         self._begin = perf_counter()
-        self._attempt(site.side_of_request(facts))
+        self._attempt(side)
 
     def on_response(self, response: ResponseReader) -> bool:
         """Refuse a new server that is unavailable."""
-        if self._side is Side.NEW and response.status == _UNAVAILABLE:
+        site = self._client.site
+        if (
+            self._side is Side.NEW
+            and response.status == _UNAVAILABLE
+            and site.may_fail_over(self._facts.step)
+        ):
             self._is_refused = True
             return False
-        if self._facts.output_ranges and self._is_inference:
+        if self._is_copied and self._facts.output_ranges:
             # The client may change its regions as soon as it has the response.
-            self._outputs = self._client.site.regions.read(self._facts.output_ranges)
+            self._outputs = site.regions.read(self._facts.output_ranges)
         return True
 
     def on_data(self, data: bytes) -> None:
@@ -343,26 +357,25 @@ class _PassedRequest(ExchangeOwner):
         client, request = self._client, self._request
         recorder = client.site.recorder
         if self._side is Side.NEW and (self._is_refused or isinstance(error, NoResponseError)):
-            recorder.failovers += 1
             self._is_refused = False
-            if self._facts.step is not None:
-                # The old server has the sequence's earlier requests, as copies.
-                client.site.traffic.note_step(self._facts.step, Side.OLD)
-            self._attempt(Side.OLD)
+            client.spawn(self._fail_over(error))
             return
         if error is not None:
             client.on_served(keep=client.fail(error))
             return
         recorder.responses[self._side] += 1
-        if self._is_inference:
+        if self._is_copied:
             self._latency_s = perf_counter() - self._begin
             self._response = response
             recorder.record_later(self._record)
         client.on_served(keep=_keeps(request, response))
 
-    @property
-    def _is_inference(self) -> bool:
-        return self._request.head.call.kind is CallKind.INFER
+    async def _fail_over(self, error: Exception | None) -> None:
+        client = self._client
+        if await client.site.fail_over(self._facts.step):
+            self._attempt(Side.OLD)
+        else:
+            client.on_served(keep=client.fail(error or NoResponseError("unavailable")))
 
     def _attempt(self, side: Side) -> None:
         self._side = side
@@ -371,7 +384,7 @@ class _PassedRequest(ExchangeOwner):
         response = ResponseReader(
             server.heads,
             is_head=request.head.method == "HEAD",
-            max_body_bytes=client.site.max_copied_bytes,
+            max_body_bytes=client.site.max_copied_bytes if self._is_copied else 0,
             held=Holder(client.site.held_bytes),
         )
         server.send(HttpExchange(request.parts(), response, self))

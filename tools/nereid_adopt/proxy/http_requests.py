@@ -19,6 +19,8 @@ from nereid_adopt.proxy.recorder import MIN_BUFFER_BYTES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nereid.bounded_cache import BoundedCache
+
 _MAX_HEAD_BYTES: Final = 1 << 18
 _MAX_KNOWN_BYTES: Final = 4096
 TOO_LARGE: Final = "the request is too large"
@@ -140,11 +142,17 @@ class RequestReader:
         self,
         max_body_bytes: int,
         held_bytes: HeldBytes,
+        heads: BoundedCache[bytes, RequestHead],
         on_request: Callable[[HttpRequest], None],
     ) -> None:
-        """on_request: called with each complete request, or with the head of a large one."""
+        """Create a reader.
+
+        heads: known heads of all connections. on_request: called with each complete request, or
+        with the head of a large one.
+        """
         self._max_body_bytes = max_body_bytes
         self._held_bytes = held_bytes
+        self._heads = heads
         self._on_request = on_request
         self._parser = httptools.HttpRequestParser(self)
         # The request that arrives.
@@ -277,7 +285,8 @@ class RequestReader:
             and not head.chunked
             and len(head.encoded) <= _MAX_KNOWN_BYTES
         ):
-            self._known = head
+            # Equal ones are one object, so that copies have it once.
+            self._known = self._heads.get(head.encoded) or self._heads.remember(head.encoded, head)
         self._on_request(request)
 
     def _begin_stream(self, request: HttpRequest, reason: str) -> None:

@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Final
 
-from nereid.rpc.grpc.metadata import literal
+from nereid.rpc.grpc.metadata import encode_status, literal, literal_at
+from nereid.rpc.grpc.status import Status
 from nereid.rpc.http2 import frames
 from nereid.rpc.http2.frames import Code
 from nereid.rpc.http2.stream import LOCAL_CLOSED, REMOTE_CLOSED, Stream
@@ -21,6 +23,9 @@ _OWN_FIELDS: Final = frozenset(
     (b"te", b"content-type", b"content-length", b"user-agent", b"grpc-timeout", b"grpc-encoding",
      b"grpc-accept-encoding", b"host")
 )  # fmt: skip
+_HEAD: Final = b"\x88" + literal_at(31, b"application/grpc")
+UNREACHABLE: Final = "the server cannot be reached"
+LOST: Final = "the connection to the server was lost"
 _HIGH_WATER_BYTES: Final = 1 << 20
 _PAUSED: Final = 1
 
@@ -28,7 +33,7 @@ _PAUSED: Final = 1
 class Block:
     """A header block: its fields encoded as literals, and metadata among them."""
 
-    __slots__ = ("_values", "encoded", "metadata")
+    __slots__ = ("_values", "encoded", "metadata", "path")
 
     def __init__(self, fields: list[Field]) -> None:
         self.metadata = tuple(
@@ -36,6 +41,8 @@ class Block:
         )
         self._values = dict(reversed(fields))
         self.encoded = b"".join(literal(name, value) for name, value in fields)
+        # Equal ones are one object, so that copies have it once.
+        self.path = sys.intern(self._values.get(b":path", b"").decode("latin-1"))
 
     def get(self, name: bytes) -> bytes | None:
         """Return the first value of a field."""
@@ -132,6 +139,11 @@ class ProxyStream(Stream):
             if self.state & REMOTE_CLOSED:
                 # Its owner refers to it, and content in a cycle waits for the garbage collector.
                 self.owner = None
+
+    def fail(self, message: str) -> None:
+        """End a client's call as unavailable."""
+        head = b"" if self.head_sent else _HEAD
+        self.end(head + encode_status(Status.UNAVAILABLE, message))
 
     def reset(self, code: int = Code.CANCEL) -> None:
         """Reset the stream. Its owner is not called any more."""

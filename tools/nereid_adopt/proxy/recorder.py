@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Mapping  # noqa: TC003 - mypyc reads the fields' types
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 BROKEN_SEQUENCE: Final = "a request of its sequence was not copied"
 LOST: Final = "the process of copies died"
+REUSED_ID: Final = "the weight changed, and its sequence's id was in use"
 NO_REGION: Final = "its shared memory cannot be read"
 # Larger pieces of content are neither sliced nor pickled: that would copy them.
 MIN_BUFFER_BYTES: Final = 8192
@@ -46,12 +47,15 @@ Pieces = tuple["bytes | PickleBuffer", ...]
 def pieces_of(content: Sequence[bytes | memoryview]) -> Pieces:
     """Return content as a call has it."""
     if len(content) == 1:
-        return (_piece_of(content[0]),)
-    return tuple([_piece_of(piece) for piece in content])
+        return (piece_of(content[0]),)
+    return tuple([piece_of(piece) for piece in content])
 
 
-def _piece_of(piece: bytes | memoryview) -> bytes | PickleBuffer:
-    return PickleBuffer(piece) if len(piece) >= MIN_BUFFER_BYTES else bytes(piece)
+def piece_of(piece: bytes | memoryview) -> bytes | PickleBuffer:
+    """Return a piece of content as a call has it."""
+    if len(piece) >= MIN_BUFFER_BYTES:
+        return PickleBuffer(piece)
+    return piece if isinstance(piece, bytes) else bytes(piece)
 
 
 # Calls and replies are no named tuples, which are made by interpreted code.
@@ -98,6 +102,7 @@ class CopiedCall:
         encoding: str = "",
         inputs: Mapping[str, bytes] = _NOTHING,
         outputs: Mapping[str, bytes] = _NOTHING,
+        number: int = 0,
     ) -> None:
         self.model = model
         self.side = side
@@ -111,6 +116,8 @@ class CopiedCall:
         self.encoding = encoding
         self.inputs = inputs
         self.outputs = outputs
+        # A sequence's request has a number, larger than those before it.
+        self.number = number
 
     def fields(self) -> tuple[object, ...]:
         """Return the argument of from_fields(), with few objects: each costs when it is pickled."""
@@ -127,7 +134,7 @@ class CopiedCall:
             json_bytes,
             text,
             self.model,
-            self.side,
+            int(self.side),
             self.path,
             self.headers,
             _packed(self.request),
@@ -137,13 +144,14 @@ class CopiedCall:
             self.encoding,
             self.inputs or None,
             self.outputs or None,
+            self.number,
         )
 
     @staticmethod
     def from_fields(fields: tuple[Any, ...]) -> CopiedCall:
         """Return the call whose fields() these are."""
         status, content, reply_json_bytes, text, model, side, path, headers, request = fields[:9]
-        latency_s, step, json_bytes, encoding, inputs, outputs = fields[9:]
+        latency_s, step, json_bytes, encoding, inputs, outputs, number = fields[9:]
         pieces = _unpacked(content)
         if isinstance(status, str):
             reply: HttpReply | GrpcReply = GrpcReply(pieces, status, text)
@@ -151,7 +159,7 @@ class CopiedCall:
             reply = HttpReply(status, pieces or (), reply_json_bytes, text)
         return CopiedCall(
             model,
-            side,
+            Side(side),
             path,
             headers,
             _unpacked(request) or (),
@@ -162,6 +170,7 @@ class CopiedCall:
             encoding,
             inputs or _NOTHING,
             outputs or _NOTHING,
+            number,
         )
 
 
@@ -193,8 +202,8 @@ class DrainQuestion:
 class Recorder:
     """Sender of calls to the process of copies. It never waits.
 
-    responses: number of calls by the side that responded, in the order of Side. not_copied: number
-    of inferences by model and reason.
+    responses: number of calls by the side that responded, in the order of Side. not_sampled: number
+    of inferences that were not to be copied. not_copied: number of others, by model and reason.
     """
 
     def __init__(self, process: ReportProcess) -> None:
@@ -202,6 +211,7 @@ class Recorder:
         self.responses = [0 for _ in Side]
         self.failovers = 0
         self.failures = 0
+        self.not_sampled = 0
         self.not_copied: Counter[tuple[str, str]] = Counter()
         self.changes: Counter[tuple[str, bool]] = Counter()
         # Copies by model that the process got and no checkpoint has.
@@ -211,6 +221,9 @@ class Recorder:
         # Sequences of which a request was not copied.
         self._broken: set[tuple[str, str]] = set()
         self._waiting: list[Callable[[], None]] = []
+        # Sequences with copies on their way, by key: number of the last one, in this order.
+        self._copied_sequences: OrderedDict[tuple[str, str], int] = OrderedDict()
+        self._last_number = 0
         self._draining: asyncio.Future[None] | None = None
 
     def may_copy(self, model: str, facts: RequestFacts) -> bool:
@@ -226,6 +239,19 @@ class Recorder:
         if step.end:
             self._broken.discard(step.key)
         return False
+
+    def is_broken(self, step: SequenceStep) -> bool:
+        """Return whether a request of a sequence was not copied."""
+        return step.key in self._broken
+
+    def break_sequence(self, step: SequenceStep | None) -> None:
+        """Note that a request of a sequence is not copied."""
+        if step is None:
+            return
+        if step.end:
+            self._broken.discard(step.key)
+        elif len(self._broken) < _MAX_BROKEN:
+            self._broken.add(step.key)
 
     def record_later(self, record: Callable[[], None]) -> None:
         """Call record() soon, when it delays no response."""
@@ -246,10 +272,16 @@ class Recorder:
         for contents in (call.inputs, call.outputs):
             if contents:
                 size_bytes += sum(map(len, contents.values()))
+        if call.step is not None:
+            call.number = self._last_number + 1
         if self._process.submit(call.model, call.fields(), size_bytes):
             self._count_sent(call.model)
+            if call.step is not None:
+                self._last_number = call.number
+                self._copied_sequences[call.step.key] = call.number
+                self._copied_sequences.move_to_end(call.step.key)
         else:
-            self._break_sequence(call.step)
+            self.break_sequence(call.step)
 
     def submit_event(self, event: StreamEvent) -> bool:
         """Queue an event of a stream; return False if the queue is full, or its copy is lost."""
@@ -273,6 +305,7 @@ class Recorder:
             if number > 0:
                 self._count_not_copied(model, LOST, number)
         self._unsettled.clear()
+        self._copied_sequences.clear()
         self._abandoned.clear()
         self._last_lost_stream = self._last_stream
         # Copies of their next requests might lack the ones before.
@@ -283,11 +316,19 @@ class Recorder:
         for model, number in self._process.take_settled().items():
             name = model if model in self._unsettled else _OTHER
             self._unsettled[name] = self._unsettled.get(name, 0) - number
+        sequences = self._copied_sequences
+        while sequences and next(iter(sequences.values())) <= self._process.settled_through:
+            sequences.popitem(last=False)
+
+    def has_copies(self, key: tuple[str, str]) -> bool:
+        """Return whether copies of unary requests of sequences with a key may be on their way."""
+        self._record_waiting()
+        return key in self._copied_sequences
 
     def skip(self, model: str, reason: str, step: SequenceStep | None = None) -> None:
         """Count a request that has no copy."""
         self._count_not_copied(model, reason)
-        self._break_sequence(step)
+        self.break_sequence(step)
 
     def abandon_stream(self, stream: int) -> None:
         """Have the copy of a stream ended, because one of its events is missing."""
@@ -321,16 +362,15 @@ class Recorder:
             await self._process.ask_in_order(DrainQuestion())
 
     def _count_sent(self, model: str) -> None:
-        if model not in self._unsettled and len(self._unsettled) >= _MAX_COUNTS:
-            model = _OTHER
-        self._unsettled[model] = self._unsettled.get(model, 0) + 1
+        number = self._unsettled.get(model)
+        if number is None:
+            if len(self._unsettled) >= _MAX_COUNTS:
+                model = _OTHER
+            number = self._unsettled.get(model, 0)
+        self._unsettled[model] = number + 1
 
     def _count_not_copied(self, model: str, reason: str, number: int = 1) -> None:
         # Clients may name any models.
         if (model, reason) not in self.not_copied and len(self.not_copied) >= _MAX_COUNTS:
             model = _OTHER
         self.not_copied[model, reason] += number
-
-    def _break_sequence(self, step: SequenceStep | None) -> None:
-        if step is not None and not step.end and len(self._broken) < _MAX_BROKEN:
-            self._broken.add(step.key)

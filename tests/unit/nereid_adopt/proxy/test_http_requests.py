@@ -6,6 +6,7 @@ from typing import Any
 import httptools
 import pytest
 
+from nereid.bounded_cache import BoundedCache
 from nereid_adopt.proxy.held_bytes import NO_SPACE, HeldBytes
 from nereid_adopt.proxy.http_requests import HeadTooLargeError, HttpRequest, RequestReader
 
@@ -52,12 +53,12 @@ def values(request: HttpRequest) -> tuple[Any, ...]:
 @pytest.mark.parametrize("data", _REQUESTS)
 def test_repeated_requests_are_what_the_parser_says(data: bytes) -> None:
     parsed: list[HttpRequest] = []
-    RequestReader(1 << 20, HeldBytes(1 << 30), parsed.append).feed(data)
+    RequestReader(1 << 20, HeldBytes(1 << 30), BoundedCache(2), parsed.append).feed(data)
     (expected,) = map(values, parsed)
     last = b"close" in data or b"1.0" in data
     for size in (len(data), 2 * len(data), len(data) + 1, len(data) - 1, 7):
         found: list[HttpRequest] = []
-        reader = RequestReader(1 << 20, HeldBytes(1 << 30), found.append)
+        reader = RequestReader(1 << 20, HeldBytes(1 << 30), BoundedCache(2), found.append)
         stream = data if last else data * 5
         for at in range(0, len(stream), size):
             reader.feed(stream[at : at + size])
@@ -66,7 +67,7 @@ def test_repeated_requests_are_what_the_parser_says(data: bytes) -> None:
 
 def test_a_known_head_is_passed_on_with_its_body_as_it_arrived() -> None:
     found: list[HttpRequest] = []
-    reader = RequestReader(1 << 20, HeldBytes(1 << 30), found.append)
+    reader = RequestReader(1 << 20, HeldBytes(1 << 30), BoundedCache(2), found.append)
     data = post(_LARGE)
     reader.feed(data)
     reader.feed(data)
@@ -78,7 +79,7 @@ def test_a_known_head_is_passed_on_with_its_body_as_it_arrived() -> None:
 
 def test_a_change_of_the_head_is_parsed() -> None:
     found: list[HttpRequest] = []
-    reader = RequestReader(1 << 20, HeldBytes(1 << 30), found.append)
+    reader = RequestReader(1 << 20, HeldBytes(1 << 30), BoundedCache(2), found.append)
     for body in (b"1", b"22", b"22", b"1"):
         reader.feed(post(body))
     assert [each.body for each in found] == [b"1", b"22", b"22", b"1"]
@@ -86,7 +87,7 @@ def test_a_change_of_the_head_is_parsed() -> None:
 
 async def test_a_large_body_arrives_in_a_queue() -> None:
     found: list[HttpRequest] = []
-    reader = RequestReader(10, HeldBytes(1 << 30), found.append)
+    reader = RequestReader(10, HeldBytes(1 << 30), BoundedCache(2), found.append)
     data = post(_LARGE)
     for piece in (data[:100], data[100:]):
         reader.feed(piece)
@@ -102,7 +103,7 @@ async def test_a_large_body_arrives_in_a_queue() -> None:
 async def test_a_known_head_finds_no_space_for_its_body() -> None:
     held = HeldBytes(len(_LARGE))
     found: list[HttpRequest] = []
-    reader = RequestReader(1 << 20, held, found.append)
+    reader = RequestReader(1 << 20, held, BoundedCache(2), found.append)
     data = post(_LARGE)
     for _ in range(2):
         reader.feed(data)
@@ -120,14 +121,14 @@ async def test_a_known_head_finds_no_space_for_its_body() -> None:
 
 def test_a_malformed_request_is_kept_if_it_came_alone() -> None:
     for before in (b"", post(b"body")):
-        reader = RequestReader(1 << 20, HeldBytes(1 << 30), ignore)
+        reader = RequestReader(1 << 20, HeldBytes(1 << 30), BoundedCache(2), ignore)
         with pytest.raises(httptools.HttpParserError):
             reader.feed(before + b"no HTTP\r\n")
         assert reader.malformed == (b"" if before else b"no HTTP\r\n")
 
 
 def test_a_head_that_is_too_large_is_refused() -> None:
-    reader = RequestReader(1 << 20, HeldBytes(1 << 30), ignore)
+    reader = RequestReader(1 << 20, HeldBytes(1 << 30), BoundedCache(2), ignore)
     reader.feed(b"GET / HTTP/1.1\r\nA: %s" % (b"a" * (1 << 17)))
     with pytest.raises(HeadTooLargeError):
         reader.feed(b"a" * (1 << 17))

@@ -49,6 +49,15 @@ def test_a_sequence_with_a_gap_has_no_copies_until_it_starts_anew() -> None:
     assert found.may_copy("m", facts())
 
 
+def test_a_sequence_is_broken_until_its_end() -> None:
+    found = recorder()
+    found.break_sequence(None)
+    for end in (False, True):
+        part = SequenceStep("m", "1", start=False, end=end)
+        found.break_sequence(part)
+        assert found.is_broken(part) is not end
+
+
 def test_counts_by_names_of_clients_are_bounded() -> None:
     found = recorder()
     for number in range(1100):

@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from nereid_adopt.proxy.grpc_calls import Messages, whole_message
+from nereid_adopt.proxy.grpc_messages import Messages, whole_message
 
 
 @pytest.mark.parametrize("size", [0, 1, 5, 300, 70_000])
