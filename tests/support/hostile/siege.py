@@ -22,6 +22,8 @@ from tests.support.hostile.honest_process import Measurement
 from tests.support.mesh.mesh import Mesh
 
 _DECODER = "gateway.decoder"
+# Of each kind of failure, in a report.
+_MAX_TEXTS = 5
 # Hostile clients that attack at the same time.
 _AT_ONCE = 8
 _ROOT = Path(__file__).parents[3]
@@ -56,9 +58,9 @@ class Report:
             f"{others.requests} requests",
             f"{len(others.wrong)} wrong, {len(others.refused)} refused, {len(others.errors)} ended",
             f"peak MiB {_rounded(self.peak_mib)}, left {_rounded(self.left_mib)}",
-            *others.wrong[:2],
-            *others.refused[:2],
-            *others.errors[:2],
+            *others.wrong[:_MAX_TEXTS],
+            *others.refused[:_MAX_TEXTS],
+            *others.errors[:_MAX_TEXTS],
         ]
         return "; ".join(parts)
 
