@@ -128,14 +128,14 @@ class Siege:
     ) -> Report:
         """Let all of them attack, some at a time and again and again, until duration_s have passed.
 
-        meanwhile: is called at equal intervals.
+        Each of those has an address of its own. meanwhile: is called at equal intervals.
         """
-        target, ended = self._target("127.0.0.2"), threading.Event()
+        ended = threading.Event()
         order = random.Random(1).sample(attacks, len(attacks))
         following, done = itertools.cycle(order), Counter[str]()
         lock = threading.Lock()
 
-        def client() -> None:
+        def client(target: Target) -> None:
             while not ended.is_set():
                 with lock:
                     attack = next(following)
@@ -146,7 +146,8 @@ class Siege:
 
         self._begin()
         begin = time.monotonic()
-        threads = [threading.Thread(target=client) for _ in range(_AT_ONCE)]
+        targets = [self._target(f"127.0.0.{2 + number}") for number in range(_AT_ONCE)]
+        threads = [threading.Thread(target=client, args=(each,)) for each in targets]
         for thread in threads:
             thread.start()
         try:
