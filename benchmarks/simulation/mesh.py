@@ -103,7 +103,7 @@ class SimulatedScheduler:
         if limits is not None:
             self.load_queue = LoadQueue(limits.no_executor_timeout_s, limits.max_queue_size)
         self.admission = Admission(self.catalogue, self.load_queue)
-        self.loader = Loader(rules, self.admission.models_changed, self.catalogue)
+        self.loader = Loader(rules, lambda _: self.admission.models_changed(), self.catalogue)
         self.gateway = GatewaySession(self.admission)
         self.gateway.link = mesh
 

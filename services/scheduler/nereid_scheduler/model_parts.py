@@ -69,7 +69,7 @@ class ModelParts:
 
 def open_models(  # noqa: PLR0913 (one by keyword)
     environment: Environment,
-    on_change: Callable[[], None],
+    on_change: Callable[[str], None],
     first_commands: Callable[[], Iterable[pb.ExecutorCommand]],
     send_notice: Callable[[Notice], None],
     count_links: Callable[[], int],

@@ -410,12 +410,13 @@ class SchedulerService:
     def _memory_of(self, served: ServedVersion) -> Mapping[str, int]:
         return memory_of(served, self._models.loader.sessions)
 
-    def _models_changed(self) -> None:
+    def _models_changed(self, name: str = "") -> None:
+        """Announce what has changed. name: of the only model that has; empty: any may have."""
         # Gateways learn what they have to send before a request can depend on it.
-        keys = self._models.traffic.refresh()
+        keys = self._models.traffic.refresh(name)
         if keys is not None:
             self._gateways.send_notice(keys)
-        shadows = self._models.traffic.refresh_shadows()
+        shadows = self._models.traffic.refresh_shadows(name)
         if shadows is not None:
             self._gateways.send_notice(shadows)
         self._admission.models_changed()

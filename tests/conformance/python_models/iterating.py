@@ -20,8 +20,10 @@ class TritonPythonModel:
         return None if self.decoupled else responses
 
     def step(self, request):
+        ready = pb_utils.get_input_tensor_by_name(request, "READY").as_numpy().any()
         numbers = pb_utils.get_input_tensor_by_name(request, "X").as_numpy().ravel().tolist()
-        count, mode = int(numbers[0]), int((numbers + [0])[1])
+        # The inputs of an empty slot are whatever memory has.
+        count, mode = (int(numbers[0]), int((numbers + [0])[1])) if ready else (1, 0)
         which = request.correlation_id()
         if request.flags() & _START:
             self.seen[which] = []

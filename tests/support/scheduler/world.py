@@ -308,7 +308,7 @@ class LoaderWorld:
         rules = LoadRules(completion, settings, QueueLimits(), cache=cache)
         self.loader = Loader(rules, self._on_change, self.catalogue)
 
-    def _on_change(self) -> None:
+    def _on_change(self, _: str) -> None:
         self.changes += 1
 
     def load(self, name: str, config: str, number: int = 1, path: str = "/m/1") -> ServedVersion:

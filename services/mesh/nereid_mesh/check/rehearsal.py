@@ -118,7 +118,7 @@ async def rehearse(
     catalogue = Catalogue(desired=desired)
     settings_of = rules.completion.backend_settings
     load_rules = LoadRules(rules.completion, settings_of, QueueLimits(), backends=rules.backends)
-    loader = Loader(load_rules, lambda: None, catalogue)
+    loader = Loader(load_rules, lambda _: None, catalogue)
     executor = RehearsalExecutor(loader, reader, rules.gpus)
     loader.executor_joined(executor.session)
     control_rules = ModelControlRules(EXPLICIT, tuple(names)) if names else ModelControlRules()

@@ -16,7 +16,7 @@ from nereid_scheduler.core.models.traffic_table import FileSetting, TrafficSetti
 from nereid_scheduler.placement.models.catalogue import LATEST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from nereid.comparison.shadow import Shadow
     from nereid.core.traffic.rollout_plan import Rollout
@@ -43,10 +43,10 @@ class ModelTraffic:
         catalogue: Catalogue,
         ensembles: Ensembles,
         records: SettingRecords,
-        on_change: Callable[[], None],
+        on_change: Callable[[str], None],
         record_event: RecordEvent,
     ) -> None:
-        """on_change: called after the traffic of a model has changed."""
+        """on_change: called with a model's plain name after its traffic has changed."""
         self._catalogue = catalogue
         self._table = catalogue.traffic
         self._ensembles = ensembles
@@ -57,6 +57,10 @@ class ModelTraffic:
         self._announced: dict[str, Traffic] = {}
         # Mismatches by plain name, as last logged.
         self._mismatches: dict[str, tuple[str, ...]] = {}
+        # Plain names of models with a latency target.
+        self._targets: set[str] = set()
+        self._shadow_texts: dict[str, str] = {}
+        self._sources: tuple[tuple[str, str], ...] = ()
         self._keys = TrafficKeys(())
         self._shadows = ModelShadows(())
         self._shadow_counts = ShadowCounts()
@@ -219,67 +223,86 @@ class ModelTraffic:
             if old != new:
                 self._apply(name)
 
-    def refresh(self) -> TrafficKeys | None:
-        """Return the notice for gateways if it has changed since the last call."""
-        present = dict(self._read_all())
-        for name, traffic in present.items():
-            known = self._announced.get(name)
-            if traffic.is_keyed_by_gateway and (known is None or known.by != traffic.by):
-                self._table.remember_before(name, known)
-        self._announced = present
-        self._log_mismatches(present)
-        sources = tuple(sorted(self._find_sources(present).items()))
-        keys = TrafficKeys(sources, self._catalogue.any_has_target())
+    def refresh(self, name: str = "") -> TrafficKeys | None:
+        """Return the notice of keys if it has changed since the last call.
+
+        name: the only model that may have changed, for a start has as many changes as models.
+        """
+        is_stale = False
+        for each in (name,) if name else self._names():
+            is_stale |= self._refresh_model(each)
+        if is_stale:
+            self._sources = tuple(sorted(self._find_sources().items()))
+        keys = TrafficKeys(self._sources, bool(self._targets))
         if keys == self._keys:
             return None
         self._keys = keys
         return keys
 
-    def _log_mismatches(self, names: Iterable[str]) -> None:
-        """Log once what does not fit, until it changes."""
-        for name in self._mismatches.keys() - set(names):
-            del self._mismatches[name]
-        for name in names:
-            mismatches = self.mismatches(name)
-            if mismatches and mismatches != self._mismatches.get(name):
-                _log.warning("traffic of model '%s': %s", name, "; ".join(mismatches))
-            self._mismatches[name] = mismatches
+    def _refresh_model(self, name: str) -> bool:
+        """Read a model's traffic again; return whether sources of keys may have changed."""
+        found, known = self._catalogue.find_traffic(name), self._announced.get(name)
+        traffic = None if found is None else found.traffic
+        is_keyed = traffic is not None and traffic.is_keyed_by_gateway
+        if traffic is None:
+            self._announced.pop(name, None)
+        else:
+            self._announced[name] = traffic
+            if is_keyed and (known is None or known.by != traffic.by):
+                self._table.remember_before(name, known)
+        if self._catalogue.has_target(name):
+            self._targets.add(name)
+        else:
+            self._targets.discard(name)
+        self._log_mismatches(name)
+        was_keyed = known is not None and known.is_keyed_by_gateway
+        # A keyed model's ensembles are those of the time.
+        return (traffic != known and (is_keyed or was_keyed)) or self._catalogue.is_ensemble(name)
 
-    def refresh_shadows(self) -> ModelShadows | None:
-        """Return the notice of shadows for gateways if it has changed since the last call."""
-        found = ((name, self.find_shadow(name)) for name in sorted(self._names()))
-        shadows = ModelShadows(
-            tuple((name, each.shadow.text()) for name, each in found if each is not None)
-        )
-        if shadows == self._shadows:
+    def _log_mismatches(self, name: str) -> None:
+        """Log once what does not fit, until it changes."""
+        mismatches = self.mismatches(name)
+        if mismatches and mismatches != self._mismatches.get(name):
+            _log.warning("traffic of model '%s': %s", name, "; ".join(mismatches))
+        if mismatches:
+            self._mismatches[name] = mismatches
+        else:
+            self._mismatches.pop(name, None)
+
+    def refresh_shadows(self, name: str = "") -> ModelShadows | None:
+        """Return the notice of shadows if it has changed since the last call; see refresh()."""
+        has_changed = False
+        for each in (name,) if name else self._names():
+            found, known = self.find_shadow(each), self._shadow_texts.pop(each, None)
+            text = None if found is None else found.shadow.text()
+            if text is not None:
+                self._shadow_texts[each] = text
+            has_changed |= text != known
+        if not has_changed:
             return None
-        self._shadows = shadows
-        return shadows
+        self._shadows = ModelShadows(tuple(sorted(self._shadow_texts.items())))
+        return self._shadows
 
     def _apply(self, name: str) -> None:
         for qualified in self._catalogue.qualified_names(name):
             self._ensembles.on_model_changed(qualified)
-        self._on_change()
+        self._on_change(name)
 
     def _names(self) -> Collection[str]:
-        """Return the models that may have traffic or a shadow."""
-        names = set(self._table.names())
+        """Return the models that have, or were announced with, what gateways have to know."""
+        names = {*self._table.names(), *self._announced, *self._shadow_texts, *self._targets}
         for qualified in self._catalogue.configured_traffic:
             model = self._catalogue.model(qualified)
             if model is not None:
                 names.add(plain_name(qualified, model.namespace))
         return names
 
-    def _read_all(self) -> Iterator[tuple[str, Traffic]]:
-        for name in self._names():
-            found = self._catalogue.find_traffic(name)
-            if found is not None:
-                yield name, found.traffic
-
-    def _find_sources(self, present: Mapping[str, Traffic]) -> dict[str, str]:
+    def _find_sources(self) -> dict[str, str]:
         """Return the sources of keys, also for ensembles: their steps get the request's key."""
         sources = {
-            name: traffic.by for name, traffic in present.items() if traffic.is_keyed_by_gateway
+            name: traffic.by
+            for name, traffic in self._announced.items()
+            if traffic.is_keyed_by_gateway
         }
         pending = list(sources)
         while pending:

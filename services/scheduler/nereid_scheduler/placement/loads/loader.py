@@ -47,7 +47,7 @@ class Loader:
     def __init__(  # noqa: PLR0913 (one by keyword)
         self,
         rules: LoadRules,
-        on_change: Callable[[], None],
+        on_change: Callable[[str], None],
         catalogue: Catalogue | None = None,
         first_commands: Callable[[], Iterable[pb.ExecutorCommand]] = tuple,
         on_executors: Callable[[], None] = lambda: None,
@@ -137,7 +137,7 @@ class Loader:
 
     def notify_change(self) -> None:
         """Report that other models should be loaded, although no version's state has changed."""
-        self._on_change()
+        self._on_change("")
 
     def hand_over(self, served: ServedVersion, limit_s: float) -> Coroutine[None, None, None]:
         """Do as unload() does, but give the version to another scheduler.

@@ -32,7 +32,7 @@ class VersionLives:
     def __init__(
         self,
         catalogue: Catalogue,
-        on_change: Callable[[], None],
+        on_change: Callable[[str], None],
         is_updating: Callable[[ServedVersion], bool],
         record_event: RecordEvent,
     ) -> None:
@@ -107,7 +107,7 @@ class VersionLives:
                 Unavailable(f"model {served} failed: {life.reason}", accepted=True)
             )
         self.ensembles.on_model_changed(served.name)
-        self._on_change()
+        self._on_change(served.plain_name)
 
     def _record_change(self, served: ServedVersion) -> None:
         life = served.life

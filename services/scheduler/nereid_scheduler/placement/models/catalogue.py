@@ -17,6 +17,7 @@ from nereid.model_config.batching_fields import (
 )
 from nereid.object_store.plans.urls import is_store_url
 from nereid_scheduler.core.models.dependencies import (
+    is_ensemble,
     plain_name,
     step_model,
     step_models,
@@ -286,12 +287,20 @@ class Catalogue:
         }
         return tuple(sorted(names))
 
-    def any_has_target(self) -> bool:
+    def has_target(self, name: str) -> bool:
         """Return whether a version has a latency target, and so needs to know clients."""
         return any(
             TARGET_P99_US in served.draft.parameters
-            for served in self.versions()
-            if not served.life.unload_begun
+            for qualified in self.qualified_names(name)
+            for served in self.running(qualified)
+        )
+
+    def is_ensemble(self, name: str) -> bool:
+        """Return whether a version of a model has steps."""
+        return any(
+            is_ensemble(served.draft)
+            for qualified in self.qualified_names(name)
+            for served in self.running(qualified)
         )
 
     def versions(self) -> Iterator[ServedVersion]:

@@ -42,7 +42,7 @@ class Site:
         self.events: list[str] = []
         ensembles = Ensembles(self.catalogue, lambda _served, _event: None)
         self.traffic = ModelTraffic(
-            self.catalogue, ensembles, SettingRecords(None), lambda: None, self._record
+            self.catalogue, ensembles, SettingRecords(None), lambda _: None, self._record
         )
         self.difference: Difference | None = None
         self.owned = True

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -53,7 +56,7 @@ class Site:
             self.catalogue.set_model(served_model(name, each))
             self.ensembles.add_ensemble(each)
         self.recorder = StateRecorder(store or MemoryStateStore())
-        self.changes = 0
+        self.changes: list[str] = []
         self.events: list[tuple[Any, ...]] = []
         self.traffic = ModelTraffic(
             self.catalogue,
@@ -63,8 +66,23 @@ class Site:
             lambda *event, **rest: self.events.append((*event, rest)),
         )
 
-    def _on_change(self) -> None:
-        self.changes += 1
+    def _on_change(self, name: str) -> None:
+        self.changes.append(name)
+
+    def announced_anew(self) -> tuple[TrafficKeys, ModelShadows]:
+        """Return what somebody announces who has seen no change."""
+        traffic = ModelTraffic(
+            self.catalogue,
+            self.ensembles,
+            SettingRecords(None),
+            self._on_change,
+            lambda *_, **__: None,
+        )
+        for name in "mneo":
+            traffic.refresh(name)
+        traffic.refresh()
+        traffic.refresh_shadows()
+        return traffic.keys, traffic.shadows
 
     def found(self, name: str = "m") -> Traffic | None:
         found = self.traffic.find(name)
@@ -76,7 +94,7 @@ async def test_what_was_set_is_recorded_and_restored() -> None:
     site = Site(store)
     await site.recorder.read()
     await site.traffic.set("m", BY_HEADER, "alice")
-    assert site.changes == 1
+    assert site.changes == ["m"]
     (event,) = site.events
     assert event == (
         *("traffic", "'m'", "1=1 by header:x-user"),
@@ -111,6 +129,48 @@ async def test_sources_of_keys_are_announced_once_with_the_ensembles_that_need_t
     await site.traffic.set("m", None)
     await site.traffic.set("e", None)
     assert site.traffic.refresh() == TrafficKeys(())
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_change_of_one_model_announces_what_all_together_do(seed: int) -> None:
+    site, random = Site(), Random(seed)
+    sources = [None, *(make_traffic({1: 1}, by) for by in ("sequence", "header:x", "principal"))]
+    shadows = [None, Shadow("version:2"), Shadow("model:z")]
+    parameters = {
+        "target_p99_us": "1000",
+        "traffic": json.dumps(BY_HEADER.document()),
+        "shadow": shadows[1].text() if shadows[1] else "",
+    }
+    for _ in range(40):
+        name = random.choice("mneo")
+        change = random.choice(["call", "shadow", "file", "version"])
+        if change == "version":
+            model = site.catalogue.model(name) or served_model(name)
+            draft = model_config_pb2.ModelConfig(name=name)
+            if name in "eo":
+                draft = model.versions[1].draft
+            for key in random.sample(sorted(parameters), random.randrange(3)):
+                draft.parameters[key].string_value = parameters[key]
+                site.catalogue.configured_traffic.add(name)
+            state = random.choice(["loading", "unloading"])
+            model.versions[1] = served_version(name, draft=draft, state=state)
+            site.catalogue.set_model(model)
+            site.changes.append(name)
+        elif change == "file":
+            chosen = FileSetting(random.choice(sources), random.choice(shadows))
+            site.traffic.set_file({name: chosen} if random.random() < 0.7 else {})
+        else:
+            with suppress(InvalidArgument, NotFound):
+                if change == "call":
+                    await site.traffic.set(name, random.choice(sources))
+                else:
+                    await site.traffic.set_shadow(name, random.choice(shadows))
+        for changed in site.changes:
+            site.traffic.refresh(changed)
+            site.traffic.refresh_shadows(changed)
+        site.changes.clear()
+        assert (site.traffic.keys, site.traffic.shadows) == site.announced_anew()
+        assert (site.traffic.refresh(), site.traffic.refresh_shadows()) == (None, None)
 
 
 async def test_unknown_models_and_those_of_the_file_are_refused() -> None:
@@ -207,12 +267,23 @@ def test_what_the_model_has_not_is_logged_once_for_each_change(
     assert logged() == []
 
 
+def test_a_change_of_one_model_reads_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    # Each load of a thousand models would read all of them.
+    site = Site()
+    site.traffic.set_file({name: FileSetting(make_traffic({7: 1})) for name in "me"})
+    site.traffic.refresh("m")
+    (record,) = (each for each in caplog.records if each.levelname == "WARNING")
+    assert "model 'm'" in record.getMessage()
+    site.traffic.refresh()
+    assert "model 'e'" in caplog.records[-1].getMessage()
+
+
 def test_the_later_of_two_schedulers_settings_counts() -> None:
     site = Site()
     site.traffic.merge({"m": TrafficSetting(PLAIN, 5), "n": TrafficSetting(PLAIN, 5)})
     site.traffic.merge({"m": TrafficSetting(BY_HEADER, 4)})
     assert site.found() == PLAIN
-    assert site.changes == 2
+    assert site.changes == ["m", "n"]
     assert [name for name, _ in site.traffic.shared()] == ["m", "n"]
 
 
