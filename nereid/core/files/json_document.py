@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from nereid.core.files.regular_files import read_up_to
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -27,7 +29,7 @@ def parse_document(body: bytes) -> Any:
 def read_document(path: Path, limit: int = MAX_BYTES) -> str:
     """Return a file's text. Raises OSError, or ValueError for more than `limit` bytes."""
     with path.open("rb") as file:
-        body = file.read(limit + 1)
+        body = read_up_to(file, limit)
     if len(body) > limit:
         raise ValueError(f"more than {limit} bytes")
     return body.decode()

@@ -20,9 +20,22 @@ SMALL_FILE_BYTES: Final = 64 << 20
 def read_regular_file(path: Path, limit: int = SMALL_FILE_BYTES) -> bytes:
     """Return a regular file's content; raise OSError above `limit` bytes. Links are followed."""
     with open_regular_file(path) as file:
-        data = file.read(limit + 1)
+        data = read_up_to(file, limit)
     if len(data) > limit:
         raise OSError(errno.EFBIG, f"it has more than {limit} bytes", str(path))
+    return data
+
+
+def read_up_to(file: BufferedReader, limit: int) -> bytes:
+    """Return a file's content, or its first `limit` + 1 bytes.
+
+    BufferedReader.read() allocates all that it is asked for, and most files are small.
+    """
+    size_bytes = os.fstat(file.fileno()).st_size
+    data = file.read(min(size_bytes, limit) + 1)
+    if len(data) > size_bytes:
+        # The file has grown, or has no size, as in /proc.
+        data += file.read(limit + 1 - len(data))
     return data
 
 

@@ -8,11 +8,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import uvloop
 
 from nereid.core.errors import Internal, InvalidArgument, NotFound, Unavailable
 from nereid_gateway.plane.decoding.pool import DecoderPool, PoolLimits
@@ -20,7 +22,7 @@ from tests.support.gateway import decoder_jobs
 from tests.support.mesh.mesh import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 
 PEER = "10.0.0.1:5"
 
@@ -199,6 +201,27 @@ async def test_a_long_job_without_a_client_is_ended(fifo: Path) -> None:
         assert (await next_job)[0] == "next"
         assert ended(pid)
         os.close(descriptor)
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_the_end_of_a_job_without_a_client_harms_no_other(
+    fifo: Path, run: Callable[[Coroutine[Any, Any, None]], None]
+) -> None:
+    """A loop that is held up sees that the job has ended only after it has killed the process."""
+
+    async def scenario() -> None:
+        async with pool_of(abandoned_s=0.02) as pool:
+            abandoned = blocked(pool, fifo)
+            descriptor = await wait_until_read(fifo)
+            next_job = asyncio.create_task(pool.run("10.0.0.2:1", decoder_jobs.swap, "next"))
+            abandoned.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await abandoned
+            os.close(descriptor)
+            time.sleep(0.1)  # noqa: ASYNC251 - holds up the loop
+            assert (await next_job)[0] == "next"
+
+    run(scenario())
 
 
 async def test_a_crash_is_not_to_be_repeated() -> None:

@@ -22,6 +22,8 @@ from tests.support.hostile.honest_process import Measurement
 from tests.support.mesh.mesh import Mesh
 
 _DECODER = "gateway.decoder"
+# Of each kind of failure, in a report.
+_MAX_TEXTS = 5
 # Hostile clients that attack at the same time.
 _AT_ONCE = 8
 _ROOT = Path(__file__).parents[3]
@@ -56,9 +58,9 @@ class Report:
             f"{others.requests} requests",
             f"{len(others.wrong)} wrong, {len(others.refused)} refused, {len(others.errors)} ended",
             f"peak MiB {_rounded(self.peak_mib)}, left {_rounded(self.left_mib)}",
-            *others.wrong[:2],
-            *others.refused[:2],
-            *others.errors[:2],
+            *others.wrong[:_MAX_TEXTS],
+            *others.refused[:_MAX_TEXTS],
+            *others.errors[:_MAX_TEXTS],
         ]
         return "; ".join(parts)
 
@@ -126,14 +128,14 @@ class Siege:
     ) -> Report:
         """Let all of them attack, some at a time and again and again, until duration_s have passed.
 
-        meanwhile: is called at equal intervals.
+        Each of those has an address of its own. meanwhile: is called at equal intervals.
         """
-        target, ended = self._target("127.0.0.2"), threading.Event()
+        ended = threading.Event()
         order = random.Random(1).sample(attacks, len(attacks))
         following, done = itertools.cycle(order), Counter[str]()
         lock = threading.Lock()
 
-        def client() -> None:
+        def client(target: Target) -> None:
             while not ended.is_set():
                 with lock:
                     attack = next(following)
@@ -144,7 +146,8 @@ class Siege:
 
         self._begin()
         begin = time.monotonic()
-        threads = [threading.Thread(target=client) for _ in range(_AT_ONCE)]
+        targets = [self._target(f"127.0.0.{2 + number}") for number in range(_AT_ONCE)]
+        threads = [threading.Thread(target=client, args=(each,)) for each in targets]
         for thread in threads:
             thread.start()
         try:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from nereid.rpc.net.limits.fair_shares import SHARED, may_have
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
@@ -50,15 +52,14 @@ class ByteBudget:
         """Create a budget; pending_bytes returns the bytes that other code counts as pending."""
         self.limits = limits
         self.largest_held_bytes = int(limits.total_bytes * _HELD_SHARE)
+        # As long as no more is held and pending, clients need not share.
+        self.uncontended_bytes = int(limits.total_bytes * (1 - SHARED))
         self.pending_bytes = pending_bytes
         self.held_bytes = self.unread_bytes = 0
+        # Number of clients that have open accounts.
+        self.clients = 0
         # Key: the name of a client that has open accounts.
         self._clients: dict[str, _Client] = {}
-
-    @property
-    def clients(self) -> int:
-        """Number of clients that have open accounts."""
-        return len(self._clients)
 
     def open_account(self, client: str) -> Account:
         """Open a connection's account; `client` comes from net.address.client_of.
@@ -68,18 +69,32 @@ class ByteBudget:
         owner = self._clients.get(client) if client else None
         if owner is None:
             owner = _Client(client)
+            self.clients += 1
             if client:
                 self._clients[client] = owner
         owner.accounts += 1
         return Account(self, owner)
 
-    def may_add_pending(self, size_bytes: int) -> bool:
+    def may_add_pending(self, account: Account, size_bytes: int) -> bool:
         """Return whether a request of this size may become pending."""
+        return self._may_add(account.client_bytes, self._free_bytes() - size_bytes)
+
+    def may_add_arriving(self, client_bytes: int, size_bytes: int) -> bool:
+        """Return whether bytes may arrive; with them, their client has client_bytes."""
+        free_bytes = min(self.largest_held_bytes - self.held_bytes, self._free_bytes())
+        return self._may_add(client_bytes, free_bytes - size_bytes)
+
+    def _free_bytes(self) -> int:
         held_bytes = min(self.held_bytes + self.unread_bytes, self.largest_held_bytes)
-        return self.pending_bytes() + held_bytes + size_bytes <= self.limits.total_bytes
+        return self.limits.total_bytes - self.pending_bytes() - held_bytes
+
+    def _may_add(self, client_bytes: int, free_bytes: int) -> bool:
+        limit = self.limits.total_bytes
+        return may_have(client_bytes, left=free_bytes, limit=limit, clients=self.clients)
 
     def forget(self, owner: _Client) -> None:
         """Forget a client whose last account was closed."""
+        self.clients -= 1
         self._clients.pop(owner.name, None)
 
 
@@ -121,6 +136,11 @@ class Account:
         return self
 
     @property
+    def client_bytes(self) -> int:
+        """Bytes held for the account's client on all its connections."""
+        return self._client.held_bytes
+
+    @property
     def limits(self) -> BudgetLimits:
         """Limits of the budget."""
         return self._budget.limits
@@ -138,19 +158,18 @@ class Account:
         client_bytes = client.held_bytes + size_bytes
         if client.name and client_bytes > limits.client_bytes and client.held_bytes > request_bytes:
             raise _over("this client", client.held_bytes, limits.client_bytes)
-        all_bytes = budget.held_bytes + size_bytes
-        if all_bytes > budget.largest_held_bytes and budget.held_bytes > request_bytes:
-            raise _over("all clients", budget.held_bytes, budget.largest_held_bytes, shared=True)
-        total_bytes = budget.held_bytes + budget.pending_bytes()
-        # Clients share equally what the unread responses of any leave to the others.
-        left_bytes = limits.total_bytes - budget.largest_held_bytes
-        if client_bytes * max(1, budget.clients) > left_bytes:
-            total_bytes += budget.unread_bytes
-        if total_bytes + size_bytes > limits.total_bytes:
-            raise _over("all clients", total_bytes, limits.total_bytes, shared=True)
+        if not budget.may_add_arriving(client_bytes, size_bytes):
+            # A single arriving request may have all that is left.
+            if budget.held_bytes > request_bytes:
+                raise _over(
+                    "all clients", budget.held_bytes, budget.largest_held_bytes, shared=True
+                )
+            all_bytes = budget.held_bytes + budget.unread_bytes + budget.pending_bytes()
+            if all_bytes + size_bytes > limits.total_bytes:
+                raise _over("all clients", all_bytes, limits.total_bytes, shared=True)
         self.held_bytes = connection_bytes
         client.held_bytes = client_bytes
-        budget.held_bytes = all_bytes
+        budget.held_bytes += size_bytes
 
     def release(self, size_bytes: int) -> None:
         """Release bytes that were charged and are no longer held."""
@@ -216,6 +235,11 @@ class NoAccount(Account):
     def owner(self) -> Hashable:
         """This account: all clients without an account count as one."""
         return self
+
+    @property
+    def client_bytes(self) -> int:
+        """Nothing, because nothing is counted."""
+        return 0
 
     def charge(self, size_bytes: int, request_bytes: int = 0) -> None:
         """Count nothing."""

@@ -9,6 +9,7 @@ import math
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from nereid.rpc.net.address import client_of
+from nereid.rpc.net.limits.fair_shares import may_have
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -33,7 +34,10 @@ class Ticket(Generic[Item]):
 
 
 class FairQueue(Generic[Item]):
-    """Queue of limited size. A client may use half of each limit; a single item may exceed that."""
+    """Queue of limited size, whose last part clients share (fair_shares).
+
+    A client may use half of each limit; a single item may exceed that.
+    """
 
     def __init__(
         self, what: str = "items", max_items: float = math.inf, max_bytes: float = math.inf
@@ -107,15 +111,26 @@ class FairQueue(Generic[Item]):
         items = self._items_by_client.get(client, 0)
         of_client = self._bytes_by_client.get(client, 0) + size_bytes
         if (
-            self._items >= self._max_items
-            or 2 * items >= self._max_items
+            2 * items >= self._max_items
             or (items and 2 * of_client > self._max_bytes)
-            or (self._items and self.size_bytes + size_bytes > self._max_bytes)
+            or (self._items and not self._leaves_shares(items + 1, of_client, ticket.size_bytes))
         ):
             raise QueueFullError(
                 f"Exceeds maximum queue size: {self._items} {self._what} of {self.size_bytes} bytes"
                 " are waiting"
             )
+
+    def _leaves_shares(self, items: int, of_client: int, size_bytes: int) -> bool:
+        """Return whether a client with so many items and bytes leaves others their shares."""
+        clients = len(self._items_by_client) + (items == 1)
+        return may_have(
+            items, left=self._max_items - self._items - 1, limit=self._max_items, clients=clients
+        ) and may_have(
+            of_client,
+            left=self._max_bytes - self.size_bytes - size_bytes,
+            limit=self._max_bytes,
+            clients=clients,
+        )
 
     def _count(self, ticket: Ticket[Item], sign: int) -> None:
         self._items += sign

@@ -50,6 +50,9 @@ _QUEUE_FULL: Final = "Exceeds maximum queue size: {} are pending"
 # Measured: an element of a BYTES tensor takes this in addition to its content while a model
 # executes, for objects, references and the runtime's strings, with one input and one output.
 _STRING_BYTES: Final = 192
+# Small requests are charged to their clients only if so many bytes are pending, in parts of the
+# limit: many of one client leave their share to others as well.
+_SMALL_UNCHARGED: Final = 0.25
 _TOO_MANY_STRINGS: Final = (
     "{} string elements take about {} bytes while a model executes, more than the {} of one"
     " request. Use --max-connection-bytes to increase the limit."
@@ -93,7 +96,8 @@ class Upstream:
         self._drain = DrainEstimate()
         self._refused = 0
         self._budget = budget
-        self._max_pending_bytes = budget.limits.total_bytes
+        self._uncontended_bytes = budget.uncontended_bytes
+        self._small_uncharged_bytes = int(budget.limits.total_bytes * _SMALL_UNCHARGED)
         self.tensors = tensors
         self._forward_notice = on_notice
         self._limits_addresses = limits_addresses
@@ -128,7 +132,11 @@ class Upstream:
         table, payloads = self.pending, request.payloads
         charged: ChargedRequest | None = None
         size_bytes = len(payloads[0]) if len(payloads) == 1 else sum(map(len, payloads))
-        if size_bytes >= SHM_THRESHOLD_BYTES or request.lease is not None:
+        if (
+            size_bytes >= SHM_THRESHOLD_BYTES
+            or request.lease is not None
+            or table.pending_bytes >= self._small_uncharged_bytes
+        ):
             try:
                 charged = self._charge(request, on_response)
             except NereidError as error:
@@ -140,7 +148,7 @@ class Upstream:
         budget = self._budget
         if (
             budget.unread_bytes
-            or table.pending_bytes + budget.held_bytes + size_bytes > self._max_pending_bytes
+            or table.pending_bytes + budget.held_bytes + size_bytes > self._uncontended_bytes
         ):
             full = self._over_budget(request, size_bytes)
             if full is not None:
@@ -202,11 +210,11 @@ class Upstream:
 
     def _over_budget(self, request: ClientRequest, size_bytes: int) -> Unavailable | None:
         """Return an error, or None. A request that exceeds the budget may be pending alone."""
-        table = self.pending
-        if table.requests and not self._budget.may_add_pending(size_bytes):
+        table, account = self.pending, account_of(request.sender)
+        if table.requests and not self._budget.may_add_pending(account, size_bytes):
             return self._queue_full(f"{table.pending_bytes} bytes")
         try:
-            account_of(request.sender).check_unread()
+            account.check_unread()
         except OverBudgetError as error:
             return over_budget(error)
         return None

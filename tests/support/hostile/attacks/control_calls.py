@@ -27,10 +27,10 @@ def flood(
     def client(target: Target) -> str:
         with ExitStack() as stack:
             opened = [HttpClient(getattr(target, port), target.source) for _ in range(clients)]
-            for connection in opened:
+            for number, connection in enumerate(opened):
                 stack.callback(connection.close)
                 connection.pipelined = True
-                requests = b"".join(map(request, range(each)))
+                requests = b"".join(map(request, range(number * each, (number + 1) * each)))
                 connection.pump(requests, until=lambda: True, limit_s=0.1)
             opened[-1].pump(until=lambda: False, limit_s=_LEAVE_S)
             return opened[0].pump(until=lambda: True, limit_s=0.1).outcome

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -126,6 +127,28 @@ def _waiting_for_others(target: Target) -> str:
         return clients[-1].pump(until=lambda: False, limit_s=1).outcome
 
 
+def _long_keys(target: Target) -> str:
+    """100,000 different keys of 1 KB in headers, or as many as are served within a minute."""
+    deadline = time.monotonic() + 60
+    outcome = "waiting"
+    for begin in range(0, 100_000, 1000):
+        if (left_s := deadline - time.monotonic()) < 0:
+            break
+        client = HttpClient(target.http, target.source)
+        client.pipelined = True
+        requests = [
+            _infer("by_header", _row(1), f"x-user: {number:01000}")
+            for number in range(begin, begin + 1000)
+        ]
+        # The last one ends the connection, once all have their response.
+        requests.append(post("/v2/health/live", b"", "Connection: close", method="GET"))
+        try:
+            outcome = client.pump(b"".join(requests), until=lambda: False, limit_s=left_s).outcome
+        finally:
+            client.close()
+    return outcome
+
+
 # Each with its harmless twin.
 ATTACKS = (
     Attack(
@@ -166,6 +189,7 @@ ATTACKS = (
             ),
         )
     ),
+    Attack("100,000 keys of 1 KB", _long_keys, SERVED, limit_s=90, nightly=True),
     *(
         Attack(f"weights of {value[:20]}", _weights(value))
         for value in ("NaN", "-1", "1e308", "Infinity", "1" * 1000, "1" * _MIB, "[" * 100_000)

@@ -212,6 +212,27 @@ async def test_large_requests_are_charged_to_their_client_until_the_last_respons
     it.close()
 
 
+@pytest.mark.parametrize("hostile", [1, 5, 20])
+@pytest.mark.parametrize("size", [60_060, 100_000])
+async def test_no_number_of_clients_keeps_out_the_requests_of_another(
+    hostile: int, size: int
+) -> None:
+    it = UpstreamOnFakeLink(max_pending=10_000, max_bytes=40_000_000, client_bytes=20_000_000)
+    for number in range(hostile):
+        account = it.budget.open_account(f"hostile {number}")
+        refused = len(it.responses)
+        while len(it.responses) == refused:
+            large(it, account, size)
+    refused = len(it.responses)
+    large(it, it.budget.open_account("honest"), 5_000)
+    assert len(it.responses) == refused
+    assert it.client.pending_bytes < 40_000_000
+    it.close()
+    # Whatever was charged is released.
+    for number in range(hostile):
+        it.budget.open_account(f"hostile {number}").charge_pending(20_000_000)
+
+
 async def test_string_elements_cost_more_than_their_bytes() -> None:
     it = UpstreamOnFakeLink(max_bytes=40_000_000)
     account = it.budget.open_account("a")

@@ -193,7 +193,7 @@ class _Slot:
         self.process = DecoderProcess(limits.memory_bytes)
         self.running: asyncio.Future[Returned] | None = None
         self._begun_s = 0.0
-        self._timed_out = False
+        self._timed_out = self._killed = False
         self._timer: asyncio.TimerHandle | None = None
 
     def start_process(self) -> None:
@@ -205,7 +205,7 @@ class _Slot:
         loop = asyncio.get_running_loop()
         self._begun_s = loop.time()
         self._set_timer(self._limits.job_timeout_s, self._on_timeout)
-        self._timed_out = False
+        self._timed_out = self._killed = False
         self.running = waiting.done
         waiting.done.add_done_callback(self._on_done)
 
@@ -232,12 +232,16 @@ class _Slot:
         self._kill_process()
 
     def _kill_process(self) -> None:
+        self._killed = True
         self.process.kill()
         # Repeat the kill, in case the process is just being started.
         self._set_timer(1.0, self._kill_process)
 
     def _on_outcome(self, outcome: Outcome, blobs: list[bytes]) -> None:
         done, self.running = self.running, None
+        if self._killed:
+            # The job may have ended just before, and the next one needs a process.
+            self.process.end()
         self._set_timer(self._limits.idle_s, self.process.end)
         assert done is not None, "an outcome without a job"
         if not done.done():

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 _WORTH: Final = 0.02
 # Assumed rate of a burst, as a multiple of the rate that can be served without refusals.
 _BURST: Final = 1.5
+# Batches wait for at most this multiple of the time in which one is filled.
+_FILL: Final = 2
 
 
 class Plan(NamedTuple):
@@ -50,6 +52,7 @@ def best_plan(  # noqa: PLR0913, PLR0917 (one fact each)
         if mean_ns * times.spread * (1 + 1 / instances) <= held_ns
     ]
     rate, size = _smallest_of_best(calm)
+    measured = offered
     if calm:
         # Assume at least this load. Under less load, batches stay below the maximum anyway.
         offered = max(offered, _BURST * rate)
@@ -71,6 +74,9 @@ def best_plan(  # noqa: PLR0913, PLR0917 (one fact each)
     # With one instance, batches wait only if the target is too short for every size.
     if instances > 1 or not calm:
         delay_ns = delay_part * max(0.0, held_ns - execution_ns)
+        if measured:
+            # Clients that wait for their responses may be fewer than a batch has rows.
+            delay_ns = min(delay_ns, _FILL * size / measured)
     return Plan(size, int(delay_ns), int(execution_ns))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from nereid.comparison.shadow import check_other_model, read_shadow
 from nereid.core.files.file_watch import FileError, FileWatch
@@ -15,11 +15,17 @@ from nereid_scheduler.core.models.traffic_table import FileSetting
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+# Thousands of models. A thread reads the file, but other threads wait while JSON is parsed.
+_MAX_BYTES: Final = 1 << 20
+# They are logged, and so are the names.
+_MAX_ERRORS: Final = 20
+_MAX_NAME: Final = 256
+
 
 def read_traffic_file(path: str) -> Mapping[str, FileSetting]:
-    """Return the settings of models by name. Raises FileError with all reasons."""
+    """Return the settings of models by name. Raises FileError with up to 20 reasons."""
     try:
-        text = read_regular_file(Path(path)).decode()
+        text = read_regular_file(Path(path), _MAX_BYTES).decode()
         document: Any = json.loads(text, object_pairs_hook=unique_members)
     except OSError as error:
         raise FileError([f"it cannot be read: {error.strerror}"]) from error
@@ -34,7 +40,10 @@ def read_traffic_file(path: str) -> Mapping[str, FileSetting]:
         try:
             settings[name] = _read_setting(name, described)
         except ValueError as error:
-            errors.append(f"model '{name}': {error}")
+            errors.append(f"model '{name[:_MAX_NAME]}': {error}")
+        if len(errors) == _MAX_ERRORS:
+            errors.append("further models were not read")
+            break
     if errors:
         raise FileError(errors)
     return settings

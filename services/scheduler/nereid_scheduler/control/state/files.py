@@ -20,6 +20,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from nereid.core.files.regular_files import read_up_to
 from nereid_scheduler.control.state.format.records import MAX_RECORD_BYTES, head_of
 from nereid_scheduler.control.state.store import StateConflict, StateError
 
@@ -184,7 +185,7 @@ def _read(path: Path) -> bytes:
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise StateError(f"'{path}' is no file")
-        return file.read(MAX_RECORD_BYTES + 1)
+        return read_up_to(file, MAX_RECORD_BYTES)
 
 
 @contextlib.contextmanager

@@ -19,6 +19,14 @@ def test_files_and_links_to_files_are_read(tmp_path: Path) -> None:
     assert read_regular_file(tmp_path / "link") == b"12345"
 
 
+def test_a_file_without_a_size_is_read_to_its_end_or_to_the_limit() -> None:
+    status = Path("/proc/self/limits")
+    assert status.stat().st_size == 0
+    assert read_regular_file(status) == status.read_bytes()
+    with pytest.raises(OSError, match="more than 5 bytes"):
+        read_regular_file(status, 5)
+
+
 def _socket(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))

@@ -2,6 +2,8 @@
 
 import heapq
 import itertools
+import random
+import statistics
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
@@ -145,6 +147,108 @@ def test_no_more_are_waited_for_than_a_batch_may_have() -> None:
     site = Site(_cheaper, max_batch_size=4)
     site.run(_first(6), lambda _: 700 * US, 200)
     assert max(site.batches) == 4
+
+
+# ---- clients that want others to wait
+
+# How long a hostile client pauses after a response, as a multiple of what the batch took. The
+# second argument is a number of the response.
+Pause = Callable[[random.Random, int], float]
+PAUSES: dict[str, Pause] = {
+    "prompt": lambda chance, number: 0.01,
+    "at the last moment": lambda chance, number: 0.24,
+    "just too late": lambda chance, number: 0.26,
+    "by turns": lambda chance, number: (0.05, 0.3)[number // 30 % 2],
+    "eight times and then late": lambda chance, number: 0.24 if number % 9 else 0.5,
+    "prompt until it counts": lambda chance, number: 0.24 if number % 40 < 34 else 3.0,
+}
+
+
+def _any_pause(seed: int) -> Pause:
+    chance = random.Random(seed)
+    pauses = [chance.choice([0.01, 0.05, 0.1, 0.2, 0.24, 0.26, 0.4, 0.5, 1, 2, 5]) for _ in "1234"]
+    turns = chance.choice([1, 5, 20, 50, 200])
+    return lambda chance, number: (
+        chance.choice(pauses) if turns == 1 else pauses[number // turns % len(pauses)]
+    )
+
+
+def _honest_ns(
+    pause: Pause, hostile: int, taken_ns: Callable[[int], int], *, gathers: bool
+) -> list[int]:
+    """How long requests of others take, from their arrival to their response; sorted."""
+    more = "" if gathers else "default_queue_policy { max_queue_size: 1000 }"
+    config = model_of(f"max_batch_size: 16 dynamic_batching {{ {more} }}")
+    assert can_gather(config) is gathers
+    times, chance = BatchTimes(), random.Random(1)
+    batcher = make_batcher(config, times=times)
+    events: list[tuple[int, int, str]] = []
+    numbers, responses = itertools.count(), itertools.count()
+
+    def add(at_ns: int, kind: str) -> None:
+        heapq.heappush(events, (at_ns, next(numbers), kind))
+
+    for number in range(hostile):
+        add(number * 100 * US, "hostile")
+    add(50 * MS, "honest")
+    senders: dict[Entry, tuple[str, int]] = {}
+    executing, batches, found = None, 0, []
+    while batches < 500:
+        now_ns, _, kind = heapq.heappop(events)
+        if kind in {"hostile", "honest"}:
+            entry = entry_of()
+            senders[entry] = kind, now_ns
+            batcher.enqueue(entry, now_ns)
+            if kind == "honest":
+                add(now_ns + chance.randrange(80 * MS), kind)
+        elif kind == "end":
+            assert executing is not None
+            lasted_ns = taken_ns(len(executing.entries))
+            times.record("only", executing, execution(lasted_ns), waited=False)
+            batcher.batch_ended("only", executing, lasted_ns, now_ns)
+            for entry in executing.entries:
+                kind, came_ns = senders.pop(entry)
+                if kind == "honest":
+                    found.append(now_ns - came_ns)
+                else:
+                    add(now_ns + int(lasted_ns * pause(chance, next(responses))), kind)
+            executing = None
+        if executing is None and batcher.pending:
+            executing = batcher.next_batch(now_ns, 1)
+            if executing is None:
+                at_ns = batcher.wake_at_ns(now_ns)
+                assert at_ns is not None, "nothing would ever wake it"
+                add(at_ns, "look")
+            else:
+                batches += 1
+                add(now_ns + taken_ns(len(executing.entries)), "end")
+    return sorted(found)
+
+
+@pytest.mark.parametrize(
+    "pause",
+    [
+        *(pytest.param(pause, id=name) for name, pause in PAUSES.items()),
+        *(
+            pytest.param(
+                _any_pause(seed), id=str(seed), marks=[pytest.mark.nightly] if seed else []
+            )
+            for seed in range(20)
+        ),
+    ],
+)
+@pytest.mark.parametrize("hostile", [3, 8])
+@pytest.mark.parametrize("taken_ns", [_cheaper, lambda requests: (20 + requests // 4) * MS])
+def test_who_is_waited_for_delays_others_by_half_at_most(
+    pause: Pause, hostile: int, taken_ns: Callable[[int], int]
+) -> None:
+    waiting, plain = (
+        _honest_ns(pause, hostile, taken_ns, gathers=gathers) for gathers in (True, False)
+    )
+    assert statistics.mean(waiting) <= 1.5 * statistics.mean(plain)
+    for quantile in (0.5, 0.9, 0.99):
+        found, without = (each[int(quantile * len(each))] for each in (waiting, plain))
+        assert found <= 1.75 * without, quantile
 
 
 # ---- the machine itself

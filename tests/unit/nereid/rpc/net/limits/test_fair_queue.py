@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from nereid.rpc.net.limits.fair_queue import FairQueue, QueueFullError
@@ -57,10 +59,11 @@ def test_an_address_gets_half_of_the_bytes_and_others_the_rest() -> None:
     queue.add("a:1", 400, "a")
     with pytest.raises(QueueFullError, match=r"1 requests of 400 bytes are waiting"):
         queue.add("a:2", 200, "too much")
-    queue.add("b:1", 500, "b")
+    queue.add("b:1", 475, "b")
     with pytest.raises(QueueFullError):
-        queue.add("c:1", 200, "too much in all")
-    assert taken(queue) == ["a", "b"]
+        queue.add("c:1", 32, "too much in all")
+    queue.add("c:1", 31, "a share of what is left")
+    assert len(taken(queue)) == 3
 
 
 def test_a_single_item_may_be_larger_than_the_queue() -> None:
@@ -72,15 +75,27 @@ def test_a_single_item_may_be_larger_than_the_queue() -> None:
 
 
 def test_an_address_gets_half_of_the_places() -> None:
-    queue = FairQueue[str]("requests", 4, 1000)
-    queue.add("a:1", 0, "1")
-    queue.add("a:2", 0, "2")
+    queue = FairQueue[str]("requests", 8, 1000)
+    for number in range(4):
+        queue.add(f"a:{number}", 0, "a")
     with pytest.raises(QueueFullError):
-        queue.add("a:3", 0, "3")
-    queue.add("b:1", 0, "4")
-    queue.add("c:1", 0, "5")
+        queue.add("a:5", 0, "a")
+    for client in ("b", "c", "d"):
+        queue.add(f"{client}:1", 0, client)
     with pytest.raises(QueueFullError):
-        queue.add("d:1", 0, "6")
+        queue.add("e:1", 0, "e")
+
+
+def test_no_number_of_clients_keeps_out_another_one() -> None:
+    queue = FairQueue[str]("requests", 100, 1000)
+    added = []
+    for client in ("a", "b", "c", "d"):
+        added.append(0)
+        with contextlib.suppress(QueueFullError):
+            while True:
+                queue.add(f"{client}:1", 10, "x")
+                added[-1] += 1
+    assert added == [50, 37, 3, 2]
 
 
 def test_a_named_client_is_one_at_all_its_addresses() -> None:
