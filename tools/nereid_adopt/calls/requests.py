@@ -8,13 +8,13 @@ Most HTTP requests have neither, so that their JSON is only searched for a word.
 from __future__ import annotations
 
 import json
-import sys
 import zlib
 from collections.abc import Mapping  # noqa: TC003 - mypyc reads the fields' types
 from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from nereid.bounded_cache import BoundedCache
 from nereid.pb import kserve_pb2
 from nereid_adopt.calls.traffic import SequenceStep
 
@@ -25,6 +25,8 @@ _SEARCHED_BYTES: Final = 4096
 _MAX_DECODED_BYTES: Final = 256 << 20
 # Tags of a ModelInferRequest's model, version, id and parameters.
 _LEADING_TAGS: Final = b"\x0a\x12\x1a\x22"
+# Equal names are one object, which pickle writes once for all copies of a batch.
+_MODELS: Final[BoundedCache[bytes, str]] = BoundedCache(1000)
 
 
 class RegionRange(NamedTuple):
@@ -134,8 +136,8 @@ def grpc_leading_facts(content: bytes) -> tuple[str, RequestFacts]:
 def model_of(message: bytes) -> str:
     """Return the model of a ModelInferRequest, whose first field it is for all known clients."""
     if message[:1] == b"\n" and len(message) > 1 and message[1] < 0x80:
-        # Equal ones are one object, so that copies have it once.
-        return sys.intern(message[2 : 2 + message[1]].decode("utf-8", "replace"))
+        name = message[2 : 2 + message[1]]
+        return _MODELS.get(name) or _MODELS.remember(name, name.decode("utf-8", "replace"))
     try:
         return kserve_pb2.ModelInferRequest.FromString(message).model_name
     except DecodeError:

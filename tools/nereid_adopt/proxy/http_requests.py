@@ -285,7 +285,7 @@ class RequestReader:
             and not head.chunked
             and len(head.encoded) <= _MAX_KNOWN_BYTES
         ):
-            # Equal ones are one object, so that copies have it once.
+            # Equal heads are one object, which pickle writes once for all copies of a batch.
             self._known = self._heads.get(head.encoded) or self._heads.remember(head.encoded, head)
         self._on_request(request)
 

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Final
 
 from nereid.rpc.grpc.metadata import encode_status, literal, literal_at
@@ -41,8 +40,7 @@ class Block:
         )
         self._values = dict(reversed(fields))
         self.encoded = b"".join(literal(name, value) for name, value in fields)
-        # Equal ones are one object, so that copies have it once.
-        self.path = sys.intern(self._values.get(b":path", b"").decode("latin-1"))
+        self.path = self._values.get(b":path", b"").decode("latin-1")
 
     def get(self, name: bytes) -> bytes | None:
         """Return the first value of a field."""

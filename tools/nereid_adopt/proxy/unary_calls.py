@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from nereid.rpc.grpc.metadata import decode_message
 from nereid.rpc.grpc.status import Status
 from nereid.rpc.http2.frames import Code
-from nereid_adopt.calls.kinds import CallKind
+from nereid_adopt.calls.kinds import MODEL_INFER, CallKind
 from nereid_adopt.calls.requests import NO_FACTS, grpc_facts, grpc_leading_facts
 from nereid_adopt.calls.traffic import Side
 from nereid_adopt.proxy.grpc_messages import PREFIX_BYTES
@@ -336,7 +336,7 @@ class UnaryCall(StreamOwner):
             CopiedCall(
                 model=model,
                 side=self._side,
-                path=self._head.path,
+                path=MODEL_INFER,
                 headers=self._head.metadata,
                 request=(piece_of(request),),
                 reply=self._reply(response, content),

@@ -8,10 +8,17 @@ import pytest
 
 from nereid.bounded_cache import BoundedCache
 from nereid_adopt.proxy.held_bytes import NO_SPACE, HeldBytes
-from nereid_adopt.proxy.http_requests import HeadTooLargeError, HttpRequest, RequestReader
+from nereid_adopt.proxy.http_requests import (
+    HeadTooLargeError,
+    HttpRequest,
+    RequestHead,
+    RequestReader,
+)
 
 _HEAD = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n%s\r\n"
 _LARGE = b"large" * 4000
+# Of all connections of a test.
+_HEADS: BoundedCache[bytes, RequestHead] = BoundedCache(64)
 
 
 def post(body: bytes, more: bytes = b"") -> bytes:
@@ -58,7 +65,7 @@ def test_repeated_requests_are_what_the_parser_says(data: bytes) -> None:
     last = b"close" in data or b"1.0" in data
     for size in (len(data), 2 * len(data), len(data) + 1, len(data) - 1, 7):
         found: list[HttpRequest] = []
-        reader = RequestReader(1 << 20, HeldBytes(1 << 30), BoundedCache(2), found.append)
+        reader = RequestReader(1 << 20, HeldBytes(1 << 30), _HEADS, found.append)
         stream = data if last else data * 5
         for at in range(0, len(stream), size):
             reader.feed(stream[at : at + size])
@@ -75,6 +82,21 @@ def test_a_known_head_is_passed_on_with_its_body_as_it_arrived() -> None:
     assert part is data
     # Not sliced, because that would copy it.
     assert isinstance(found[1].pieces[0], memoryview)
+
+
+def test_connections_share_equal_heads() -> None:
+    found: list[HttpRequest] = []
+    heads: BoundedCache[bytes, RequestHead] = BoundedCache(8)
+    for more in (b"", b"", b"X-Other: 1\r\n", b"Expect: 100-continue\r\n"):
+        reader = RequestReader(1 << 20, HeldBytes(1 << 30), heads, found.append)
+        for _ in range(2):
+            reader.feed(post(b"body", more))
+    shared, other, expecting = found[1].head, found[5].head, found[7].head
+    assert found[3].head is shared
+    # The proxy itself replies to the expectation, so both are passed on as the same bytes.
+    assert expecting.encoded == shared.encoded != other.encoded
+    assert expecting is not shared
+    assert [value for name, value in expecting.headers if name == b"Expect"] == [b"100-continue"]
 
 
 def test_a_change_of_the_head_is_parsed() -> None:
