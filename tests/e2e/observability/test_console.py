@@ -303,6 +303,7 @@ def test_events_say_who_has_asked(tmp_path: Path) -> None:
             assert fetch(mesh.http, _LOAD, "POST", key)[0].status == HTTPStatus.OK
             with grpc_client.InferenceServerClient(mesh.grpc) as triton:
                 triton.unload_model("scaler", headers=key)
+            client.until(lambda each: "unload" in _seen(each))
             mesh.kill("nereid_executor")
             document = client.until(lambda each: "executor lost" in _seen(each) and each)
         events = sorted(document["events"].values(), key=lambda event: event["time_s"])
