@@ -11,8 +11,8 @@ Parts = dict[tuple[str, ...], bytes]
 class Checkpoint(NamedTuple):
     """Changes of a tally since the last checkpoint.
 
-    settled: number of messages by model that need no further comparison. settled_through: number of
-    the last one, of those with numbers, that needs none, as none before it does.
+    settled: number of messages by model that need no further comparison. settled_through: those
+    with this number or a smaller one are among them; 0 if messages have no numbers.
     """
 
     settled: dict[str, int]

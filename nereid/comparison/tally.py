@@ -96,6 +96,7 @@ class Tally:
         self._example_bytes = 0
         # Messages by model that need no further comparison, until the next checkpoint has them.
         self.settled: Counter[str] = Counter()
+        # See Checkpoint.
         self.settled_through = 0
         self._changed: set[tuple[str, ...]] = set()
 

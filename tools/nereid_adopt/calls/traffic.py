@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 
 MAX_WEIGHT: Final = 100
 _MAX_SEQUENCES: Final = 100_000
-_CRC_RANGE: Final = 1 << 32
-_DIGEST_BYTES: Final = 4
-_DIGEST_RANGE: Final = 1 << 32
+_HASH_BYTES: Final = 4
+_HASH_RANGE: Final = 1 << 32
 
 
 class Side(IntEnum):
@@ -70,7 +69,7 @@ class Traffic:
         # In the order of their last request, so that the oldest is forgotten first.
         self._sequences: OrderedDict[tuple[str, str], Side] = OrderedDict()
         self._ended: OrderedDict[tuple[str, str], Side] = OrderedDict()
-        # The last start that had to stay where the id's last sequence was.
+        # The last START, if it stays at the former server of its id.
         self._kept: SequenceStep | None = None
 
     @property
@@ -89,13 +88,14 @@ class Traffic:
         """
         if step is None:
             return self._draw() * 100 < self.copied_percent
-        return zlib.crc32(_id_of(step)) / _CRC_RANGE * 100 < self.copied_percent
+        return zlib.crc32(_id_of(step)) / _HASH_RANGE * 100 < self.copied_percent
 
     def is_kept(self, step: SequenceStep) -> bool:
-        """Return whether the start just given a side stays away from copies with its id.
+        """Return whether the last START stays at the former server of its id.
 
-        Copies of an earlier sequence are on their way to the server that has its weight, and would
-        be taken for its own requests. It must not be copied, so that their number falls.
+        The weight gives it to the other one, but copies of the id's earlier sequence are on their
+        way there, and would be taken for its requests. It is not copied, so that they come to an
+        end.
         """
         return step is self._kept
 
@@ -121,12 +121,13 @@ class Traffic:
         return side
 
     def _side_of_start(self, step: SequenceStep) -> Side:
-        # By the id: sequences that follow each other under one are at one server, so that their
-        # copies do not meet them, until the weight is another one.
+        # The id decides, so that its sequences stay at one server as long as the weight does, and
+        # do not meet each other's copies. By another hash than is_copied(): of both servers'
+        # sequences, a part is copied.
         key = step.key
         self._kept = None
-        digest = blake2b(_id_of(step), digest_size=_DIGEST_BYTES).digest()
-        number = int.from_bytes(digest, "big") / _DIGEST_RANGE
+        digest = blake2b(_id_of(step), digest_size=_HASH_BYTES).digest()
+        number = int.from_bytes(digest, "big") / _HASH_RANGE
         side = Side.NEW if number * MAX_WEIGHT < self.weight else Side.OLD
         last = self._sequences.get(key, self._ended.get(key, side))
         if last is not side and self._has_copies is not None and self._has_copies(key):

@@ -81,7 +81,7 @@ class Copies:
         self._streams: dict[int, StreamCopy] = {}
         self._timeout_s = options.timeout_s
         # Timers of streams that have ended, and whose copies have not.
-        self._behind: dict[int, asyncio.TimerHandle] = {}
+        self._stream_timers: dict[int, asyncio.TimerHandle] = {}
         self._stream_ended = asyncio.Event()
         # Sequences of which a copy has failed, until they start anew.
         self._broken: set[tuple[str, str]] = set()
@@ -90,7 +90,7 @@ class Copies:
         """Handle an event of a stream, a question, or a call's fields."""
         match message:
             case StreamEvent():
-                while message.kind == "begin" and len(self._behind) >= _MAX_COPIES:
+                while message.kind == "begin" and len(self._stream_timers) >= _MAX_COPIES:
                     self._stream_ended.clear()
                     await self._stream_ended.wait()
                 self.on_event(message)
@@ -144,7 +144,7 @@ class Copies:
         elif number in self._streams:
             self._streams[number].on_event(event)
             if event.kind == "end" and number in self._streams:
-                self._behind[number] = asyncio.get_running_loop().call_later(
+                self._stream_timers[number] = asyncio.get_running_loop().call_later(
                     self._timeout_s, self._streams[number].time_out
                 )
         elif event.kind == "request":
@@ -152,7 +152,7 @@ class Copies:
 
     def _forget_stream(self, number: int) -> None:
         self._streams.pop(number, None)
-        timer = self._behind.pop(number, None)
+        timer = self._stream_timers.pop(number, None)
         if timer is not None:
             timer.cancel()
             self._stream_ended.set()

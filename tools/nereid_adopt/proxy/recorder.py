@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 BROKEN_SEQUENCE: Final = "a request of its sequence was not copied"
 LOST: Final = "the process of copies died"
-REUSED_ID: Final = "the weight changed, and its sequence's id was in use"
+REUSED_ID: Final = "the weight changed while copies with its sequence's id were on their way"
 NO_REGION: Final = "its shared memory cannot be read"
 # Larger pieces of content are neither sliced nor pickled: that would copy them.
 MIN_BUFFER_BYTES: Final = 8192

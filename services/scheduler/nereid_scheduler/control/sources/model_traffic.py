@@ -108,14 +108,18 @@ class ModelTraffic:
 
     def mismatches(self, name: str) -> tuple[str, ...]:
         """Return what the traffic names and the model has not; none while it is being loaded."""
-        found, model = self._catalogue.find_traffic(name), self._catalogue.only_model(name)
-        if found is None or model is None or model.is_loading(LATEST):
+        found = self._catalogue.find_traffic(name)
+        return () if found is None else self._find_mismatches(name, found.traffic)
+
+    def _find_mismatches(self, name: str, traffic: Traffic) -> tuple[str, ...]:
+        model = self._catalogue.only_model(name)
+        if model is None or model.is_loading(LATEST):
             return ()
         inputs = {
             served.number: [tensor.name for tensor in served.ready_config.input]
             for served in model.ready_versions()
         }
-        return find_mismatches(found.traffic, inputs) if inputs else ()
+        return find_mismatches(traffic, inputs) if inputs else ()
 
     def rollout(self, name: str) -> Rollout | None:
         """Return the last rollout of a model, unless a call has set its traffic since."""
@@ -226,7 +230,8 @@ class ModelTraffic:
     def refresh(self, name: str = "") -> TrafficKeys | None:
         """Return the notice of keys if it has changed since the last call.
 
-        name: the only model that may have changed, for a start has as many changes as models.
+        name: the only model that may have changed; without it, all are read. A start has as many
+        changes as models, and must not read all for each.
         """
         is_stale = False
         for each in (name,) if name else self._names():
@@ -254,14 +259,13 @@ class ModelTraffic:
             self._targets.add(name)
         else:
             self._targets.discard(name)
-        self._log_mismatches(name)
+        self._log_mismatches(name, () if traffic is None else self._find_mismatches(name, traffic))
         was_keyed = known is not None and known.is_keyed_by_gateway
-        # A keyed model's ensembles are those of the time.
+        # Ensembles of keyed models need keys as well.
         return (traffic != known and (is_keyed or was_keyed)) or self._catalogue.is_ensemble(name)
 
-    def _log_mismatches(self, name: str) -> None:
+    def _log_mismatches(self, name: str, mismatches: tuple[str, ...]) -> None:
         """Log once what does not fit, until it changes."""
-        mismatches = self.mismatches(name)
         if mismatches and mismatches != self._mismatches.get(name):
             _log.warning("traffic of model '%s': %s", name, "; ".join(mismatches))
         if mismatches:
