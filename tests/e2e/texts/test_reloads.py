@@ -77,6 +77,8 @@ def embedding(sources: list[Path], ports: Sequence[int]) -> Iterator[_Seen]:
 def reload_often(sources: list[Path], ports: Sequence[int], reload: Callable[[Path], None]) -> None:
     """Replace a model again and again. reload: gets the folder of the next one."""
     with embedding(sources, ports) as seen:
+        # Schedulers read a load's files when they are first asked for.
+        until(lambda: len(seen.counts(0)) == len(ports) and all(seen.counts(0)), "first vectors")
         for number in range(1, RELOADS + 1):
             index = number % 2
             reload(sources[index])
