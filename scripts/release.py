@@ -287,7 +287,7 @@ def write_checksums(folder: Path) -> None:
 
 def lock_files(commit: str) -> dict[str, str]:
     """Return the SHA-256 of each file of requirements/ in a commit, by path."""
-    paths = _git("ls-tree", "--name-only", commit, "requirements/").splitlines()
+    paths = _git("ls-tree", "--name-only", "--full-tree", commit, "requirements/").splitlines()
     command = [shutil.which("git") or "git", "show"]
     return {
         path: hashlib.sha256(
