@@ -88,9 +88,12 @@ def test_counters_do_not_fall_with_what_is_killed(tmp_path: Path) -> None:
             assert ask_model(mesh, number // 2) == 200
 
         def whole(page: dict[str, float]) -> bool:
-            """Workers and caches report what they count a little later."""
+            """Workers and caches report what they count a little later.
+
+            A hit whose response comes after the lookup's time-out is executed, too.
+            """
             seen = page.get('seen_total{model="counting"}', 0)
-            return seen + page.get("nv_cache_num_hits", 0) == 40
+            return seen + page.get("nv_cache_num_hits", 0) >= 40
 
         until(lambda: whole(counters(mesh)), "all reports")
         stats = mesh.counts("counting")
