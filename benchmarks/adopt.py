@@ -158,10 +158,10 @@ def _measure(
                     servers = {started, server}
                     counts_before = wire.counts(mesh, _MODEL)
                     before = server.cpu_s()[_PROCESSES[name]]
-                    total_before = sum(each.total_cpu_s() for each in servers)
+                    total_before = sum(map(process.ServerProcess.total_cpu_s, servers))
                     result = run()
                     used_s = server.cpu_s()[_PROCESSES[name]] - before
-                    total_s = sum(each.total_cpu_s() for each in servers) - total_before
+                    total_s = sum(map(process.ServerProcess.total_cpu_s, servers)) - total_before
                     counts = wire.counts(mesh, _MODEL)
                     executions = counts.executions - counts_before.executions
                     found = figures[name, kind]
