@@ -1,6 +1,6 @@
 """Entry point ``python -m benchmarks.adopt``: what the proxy of `nereid adopt` costs.
 
-There are two lines for each protocol and each number of requests in flight. The first has the CPU
+There are three lines for each protocol and each number of requests in flight. The first has the CPU
 time of each request, the second what is added to the median latency of the mesh reached directly:
 
 - by the proxy, as it is started;
@@ -10,6 +10,10 @@ time of each request, the second what is added to the median latency of the mesh
 The same mesh stands behind all of them: for the proxy it is the old server, and gets the copies as
 well, so that its latency has the copies' share of the processors. With one request in flight there
 is least of that. All are measured in turns.
+
+The third line has the CPU time of the hop and the mesh together, which the added latency follows
+once all processors are busy, and the size of batches. A gateway parses requests in the mesh's
+place, and batches behind it are larger; a proxy leaves the mesh all of its work.
 """
 
 import argparse
@@ -49,10 +53,15 @@ instance_group [ { kind: KIND_CPU count: 1 } ]
 
 
 class Figures(NamedTuple):
-    """Figures of all rounds, in microseconds: CPU for each request, and median latencies."""
+    """Figures of all rounds: microseconds of CPU for each request, and of median latencies.
+
+    total_cpu: of the hop and the mesh together. batch_sizes: requests of each execution.
+    """
 
     cpu: list[float]
     latency: list[float]
+    total_cpu: list[float]
+    batch_sizes: list[float]
 
 
 def _write(repository: Path) -> Workload:
@@ -126,7 +135,9 @@ def _measure(
             directory,
         )
 
-    figures: dict[tuple[str, tuple[str, int]], Figures] = defaultdict(lambda: Figures([], []))
+    figures: dict[tuple[str, tuple[str, int]], Figures] = defaultdict(
+        lambda: Figures([], [], [], [])
+    )
     with contextlib.ExitStack() as stack:
         started = stack.enter_context(process.ServerProcess(mesh_command))
         wire.wait_ready(mesh, started.require_alive, _MODEL)
@@ -144,11 +155,20 @@ def _measure(
             for kind in kinds:
                 for name, (server, address) in hops.items():
                     run = _runner(kind, address, work, workload, given.seconds)
+                    servers = {started, server}
+                    counts_before = wire.counts(mesh, _MODEL)
                     before = server.cpu_s()[_PROCESSES[name]]
+                    total_before = sum(map(process.ServerProcess.total_cpu_s, servers))
                     result = run()
                     used_s = server.cpu_s()[_PROCESSES[name]] - before
-                    figures[name, kind].cpu.append(used_s / result.requests * 1e6)
-                    figures[name, kind].latency.append(result.p50_us)
+                    total_s = sum(map(process.ServerProcess.total_cpu_s, servers)) - total_before
+                    counts = wire.counts(mesh, _MODEL)
+                    executions = counts.executions - counts_before.executions
+                    found = figures[name, kind]
+                    found.cpu.append(used_s / result.requests * 1e6)
+                    found.latency.append(result.p50_us)
+                    found.total_cpu.append(total_s / result.requests * 1e6)
+                    found.batch_sizes.append((counts.success - counts_before.success) / executions)
     return figures
 
 
@@ -185,6 +205,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(
             f"{title}: proxy {proxy:.0f} us, proxy alone {alone:.0f} us, gateway {gateway:.0f} us "
             f"added to a median latency of {statistics.median(direct):.0f} us"
+        )
+        hops = (_ALONE, _GATEWAY, _DIRECT)
+        total = ", ".join(
+            f"{name} {statistics.median(figures[name, kind].total_cpu):.1f} us" for name in hops
+        )
+        sizes = ", ".join(
+            f"{name} {statistics.median(figures[name, kind].batch_sizes):.1f}" for name in hops
+        )
+        print(
+            f"{title}: {total} of CPU of all servers for each request; "
+            f"requests of an execution: {sizes}"
         )
     return 0
 
