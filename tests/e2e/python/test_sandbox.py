@@ -26,15 +26,16 @@ NUMBERS = {
         "ptrace": 101, "process_vm_readv": 310, "mount": 165, "unshare": 272, "setns": 308,
         "keyctl": 250, "add_key": 248, "userfaultfd": 323, "bpf": 321, "perf_event_open": 298,
         "pidfd_getfd": 438, "name_to_handle_at": 303, "io_uring_setup": 425, "shmget": 29,
-        "kexec_load": 246,
+        "kexec_load": 246, "inotify_init1": 294, "clone": 56, "mq_open": 240, "fsopen": 430,
     },
     "aarch64": {
         "ptrace": 117, "process_vm_readv": 270, "mount": 40, "unshare": 97, "setns": 268,
         "keyctl": 219, "add_key": 217, "userfaultfd": 282, "bpf": 280, "perf_event_open": 241,
         "pidfd_getfd": 438, "name_to_handle_at": 264, "io_uring_setup": 425, "shmget": 194,
-        "kexec_load": 104,
+        "kexec_load": 104, "inotify_init1": 26, "clone": 220, "mq_open": 180, "fsopen": 430,
     },
 }[platform.machine()]  # fmt: skip
+MOVE_PAGES = {"x86_64": 279, "aarch64": 239}[platform.machine()]
 CALLS = {
     "ptrace": "16, os.getppid(), 0, 0",
     "process_vm_readv": "os.getppid(), None, 0, None, 0, 0",
@@ -51,17 +52,30 @@ CALLS = {
     "io_uring_setup": "1, 0",
     "shmget": "0, 4096, 0o1600",
     "kexec_load": "0, 0, 0, 0",
+    "inotify_init1": "0",
+    # A child of the executor, which would stay a zombie.
+    "clone": "0x8011, 0, 0, 0, 0",
+    "mq_open": "b'nereid', 0o102, 0o600, None",
+    "fsopen": "b'tmpfs', 0",
 }
-DENIED = ("PermissionError", "EPERM", "Read-only file system")
+DENIED = ("PermissionError", "EPERM", "Read-only file system", "FileNotFoundError")
 # Code with {neighbour}, the folder of another model, {state}, {port}, the gateway's, and
 # {listener}, a socket in the model's folder and the name of an abstract one.
 PROBES = {
     "weights of another model": "open('{neighbour}/1/weights.bin').read()",
+    "size of another model's weights": "os.stat('{neighbour}/1/weights.bin')",
     "code of another model": "open('{neighbour}/1/model.py', 'a')",
     "modes of another model's files": "os.chmod('{neighbour}/1/weights.bin', 0)",
     "names of models": "os.listdir('{neighbour}/..')",
     "state": "open('{state}/secret').read()",
     "own code": "open(pb_utils.get_model_dir() + '/model.py', 'a')",
+    # Others who open the file would wait 45 s.
+    "lease of a file":
+        "import fcntl; file = open(pb_utils.get_model_dir() + '/weights.bin');"
+        " fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK);"
+        " fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)",
+    "notifications of a directory":
+        "import fcntl; fcntl.fcntl(os.open('{neighbour}/..', 0), fcntl.F_NOTIFY, 32)",
     "files of the system": "open('/etc/shadow').read()",
     "home": "os.listdir('/root')",
     "environment of the executor": "open(f'/proc/{{os.getppid()}}/environ').read()",
@@ -76,6 +90,12 @@ PROBES = {
     "abstract unix socket": "import socket; socket.socket(socket.AF_UNIX).connect('\\0{listener}')",
     "datagrams": "import socket; socket.socketpair(type=socket.SOCK_DGRAM)",
     "signals": "os.kill(os.getppid(), 0)",
+    "signals by a descriptor":
+        "import signal; signal.pidfd_send_signal(os.pidfd_open(os.getppid()), 0)",
+    "memory policy of the executor":
+        "system_call({move_pages}, os.getppid(), 0, None, None, None, 0)",
+    "score of its memory": "open('/proc/self/oom_score_adj', 'w').write('0')",
+    "settings of the kernel": "open('/proc/sys/vm/swappiness', 'r+')",
     "limits of the executor":
         "import resource; resource.prlimit(os.getppid(), resource.RLIMIT_CORE, (0, 0))",
     "affinity of the executor": "os.sched_setaffinity(os.getppid(), os.sched_getaffinity(0))",
@@ -87,6 +107,26 @@ import tempfile
 for number in range(100):
     with open(f"{tempfile.gettempdir()}/{number}", "wb") as file:
         file.write(bytes(1 << 20))
+"""
+EMPTY_FILES = """
+import tempfile
+directory = tempfile.mkdtemp()
+try:
+    for number in range(2000):
+        open(f"{directory}/{number}", "w").close()
+finally:
+    import shutil
+    shutil.rmtree(directory)
+"""
+# Cuts off the memory of which the executor reads the number of the last batch, then ends.
+CUT = """
+for entry in os.listdir("/proc/self/fd"):
+    link = f"/proc/self/fd/{entry}"
+    if os.path.lexists(link) and "nereid-worker" in os.readlink(link):
+        try:
+            os.truncate(link, 0)
+        except PermissionError:
+            reply = "refused"
 """
 FILE_SIZE = "os.truncate(os.memfd_create('x'), 1 << 30)"
 CPU = 'parameters { key: "sandbox_cpu_seconds" value { string_value: "2" } }'
@@ -274,6 +314,7 @@ def probe(mesh: Mesh, name: str) -> str:
             state=root / "state",
             port=mesh.http_port,
             listener=root / "models" / "prober" / LISTENER,
+            move_pages=MOVE_PAGES,
         ),
     )
 
@@ -299,7 +340,8 @@ def test_system_calls_are_refused(confined: Mesh, name: str) -> None:
         "weights of another model", "names of models", "state",
         "command line of the executor", "gateway", "unix sockets", "datagrams", "signals",
         "unix socket by its path", "abstract unix socket",
-        "affinity of the executor",
+        "affinity of the executor", "size of another model's weights", "lease of a file",
+        "notifications of a directory", "signals by a descriptor", "memory policy of the executor",
     ],
 )  # fmt: skip
 def test_the_same_probes_succeed_without_the_sandbox(free: Mesh, name: str) -> None:
@@ -325,8 +367,33 @@ def test_temporary_files_are_its_own(confined: Mesh, free: Mesh, tmp_path: Path)
     assert not Path(own).exists()
 
 
+def test_its_network_is_its_own(confined: Mesh, free: Mesh) -> None:
+    code = "reply = open('/proc/self/net/unix').read()"
+    assert "scheduler.sock" not in run(confined, code)
+    assert "scheduler.sock" in run(free, code)
+
+
+def test_the_executor_does_not_read_memory_that_a_model_cuts_off(
+    confined: Mesh, free: Mesh
+) -> None:
+    """A page that is not there would kill it, with the workers of all models (SIGBUS)."""
+    for mesh in (confined, free):
+        executors = mesh.children("nereid_executor")
+        assert run(mesh, CUT, "neighbour") == "refused"
+        with contextlib.suppress(KeyError):
+            run(mesh, "os._exit(0)", "neighbour")
+        assert run(mesh, "reply = 1", "neighbour") == "1"
+        assert mesh.children("nereid_executor") == executors
+
+
+def test_without_memory_the_kernel_ends_workers_first(confined: Mesh, free: Mesh) -> None:
+    code = "reply = open('/proc/self/oom_score_adj').read()"
+    assert int(run(confined, code)) == min(1000, int(run(free, code)) + 500)
+
+
 def test_limits(confined: Mesh) -> None:
     assert "No space left" in run(confined, FILL_DISK)
+    assert "No space left" in run(confined, EMPTY_FILES, "burner")
     assert "File too large" in run(confined, FILE_SIZE)
     assert "MemoryError" in run(confined, FILL_MEMORY)
 

@@ -28,12 +28,18 @@ _SET_FILTER, _SPEC_ALLOW = 1, 4
 # SECBIT_NOROOT, SECBIT_NO_SETUID_FIXUP, and their locks.
 _SECUREBITS = 0xF
 _CAPABILITY_VERSION = 0x20080522
-_NEWNS, _NEWUSER, _NEWIPC = 0x20000, 0x10000000, 0x08000000
+_NEWNS, _NEWUSER, _NEWIPC, _NEWNET = 0x20000, 0x10000000, 0x08000000, 0x40000000
 _NOSUID, _NODEV, _BIND, _REC, _PRIVATE = 2, 4, 4096, 16384, 1 << 18
 _MOUNT_SETATTR, _RECURSIVE = 442, 0x8000
 # struct mount_attr with MOUNT_ATTR_RDONLY.
 _READ_ONLY = struct.pack("<QQQQ", 1, 0, 0, 0)
 _TMP, _SHM = "/tmp", "/dev/shm"  # noqa: S108 - not names in them
+# Landlock does not keep others from asking whether a file exists, and for its size.
+_HIDDEN = ("/home", "/root")
+# An inode takes memory of the kernel, also that of an empty file.
+_BYTES_PER_INODE = 16384
+# A thousandth of the memory that counts: without memory, the kernel ends workers, not executors.
+_OOM_SCORE, _MAX_OOM_SCORE = 500, 1000
 _HIGHEST_CAPABILITY = 63
 # No user has this number; it is among the 65,536 of a container's.
 _COUNTED_USER = 65432
@@ -56,6 +62,7 @@ def main(descriptor: int) -> None:
 
 def confine(policy: dict[str, Any]) -> dict[str, int]:
     """Confine this process as far as the kernel can; return what it provides."""
+    _raise_oom_score()
     is_root = os.geteuid() == 0
     is_counted = is_root and not any(name.startswith("LD_") for name in os.environ)
     is_private = _make_namespaces(policy, is_counted)
@@ -89,6 +96,13 @@ def confine(policy: dict[str, Any]) -> dict[str, int]:
     }
 
 
+def _raise_oom_score() -> None:
+    path = "/proc/self/oom_score_adj"
+    with open(path, encoding="ascii") as file:
+        score = int(file.read())
+    _write(path, str(min(score + _OOM_SCORE, _MAX_OOM_SCORE)))
+
+
 def _uid_outside() -> int:
     """Return the user's id outside of the namespaces; the kernel does not limit root's."""
     with open("/proc/self/uid_map", encoding="ascii") as file:
@@ -105,7 +119,10 @@ def _make_namespaces(policy: dict[str, Any], is_counted: bool) -> bool:
     mapped = [f"{user} {user} 1", f"{_COUNTED_USER} {_COUNTED_USER} 1"]
     # Only a process outside may map other users than its own.
     mapper = _Mapper(mapped) if is_counted else None
-    has_namespaces = _libc.unshare(_NEWUSER | _NEWNS | _NEWIPC) == 0
+    namespaces = _NEWUSER | _NEWNS | _NEWIPC
+    # Its own network has no list of others' connections (/proc/self/net).
+    with_network = namespaces if policy["network"] else namespaces | _NEWNET
+    has_namespaces = _libc.unshare(with_network) == 0 or _libc.unshare(namespaces) == 0
     is_mapped = mapper is not None and mapper.write()
     if not has_namespaces:
         return False
@@ -119,13 +136,18 @@ def _make_namespaces(policy: dict[str, Any], is_counted: bool) -> bool:
         _check(_libc.mount(None, b"/", None, _REC | _PRIVATE, None))
         # Landlock does not cover modes, owners and times of files.
         _check(_libc.syscall(_MOUNT_SETATTR, -1, b"/", _RECURSIVE, _READ_ONLY, len(_READ_ONLY)))
-        options = f"size={policy['temporary_bytes']},mode=700".encode()
+        size = policy["temporary_bytes"]
+        inodes = max(size // _BYTES_PER_INODE, 1024)
+        options = f"size={size},nr_inodes={inodes},mode=700".encode()
+        hidden = _hidden_directories(policy)
+        # A path may lead into one of them by a link, and out of it.
+        paths = {path for each in policy["read"] for path in (each, os.path.realpath(each))}
         kept = [
             (path, os.open(path, os.O_PATH | os.O_CLOEXEC))
-            for path in policy["read"]
-            if path.startswith(f"{_TMP}/") and os.path.exists(path)
+            for path in sorted(paths.difference(hidden))
+            if _is_beneath(path, hidden) and os.path.exists(path)
         ]
-        for path in (_TMP, _SHM):
+        for path in hidden:
             flags = _NOSUID | _NODEV
             _check(_libc.mount(b"tmpfs", path.encode(), b"tmpfs", flags, options))
         os.makedirs(policy["temporary"], exist_ok=True)
@@ -138,6 +160,19 @@ def _make_namespaces(policy: dict[str, Any], is_counted: bool) -> bool:
     except OSError:
         return False
     return True
+
+
+def _hidden_directories(policy: dict[str, Any]) -> list[str]:
+    """Return the directories whose files other than readable ones this process does not find."""
+    hidden = [_TMP, _SHM]
+    for path in (*_HIDDEN, policy["repository"]):
+        if os.path.isdir(path) and not _is_beneath(path, [*hidden, *policy["read"]]):
+            hidden.append(path)
+    return hidden
+
+
+def _is_beneath(path: str, directories: list[str]) -> bool:
+    return any(path == each or path.startswith(f"{each}/") for each in directories)
 
 
 def _bind(source: str, path: str) -> None:

@@ -89,6 +89,8 @@ class Confinement:
     cpu_s: int = UNLIMITED_CPU_S
     # Models that it may call by its own right; `None` without --sandbox-call.
     calls: NamePatterns | None = None
+    # The directory that the model's directory lies in, with others'; "" if there is none.
+    repository: str = ""
 
     @property
     def frame_bytes(self) -> int:
@@ -108,6 +110,7 @@ class Confinement:
         message: dict[str, Any] = {
             "command": command,
             "read": [*_SYSTEM, *self.read],
+            "repository": self.repository,
             "devices": devices,
             "temporary": str(temporary),
             "temporary_bytes": self.temporary_bytes,
@@ -183,6 +186,7 @@ class WorkerSandbox:
             processes=bound(_PROCESSES_KEY, settings.sandbox_processes),
             cpu_s=bound(_CPU_KEY, settings.sandbox_cpu_seconds or UNLIMITED_CPU_S),
             calls=_callable_models(config.name, settings.sandbox_call),
+            repository=str(model_path.parent.resolve()).rstrip("/"),
         )
 
 
@@ -271,7 +275,9 @@ def _callable_models(name: str, rules: tuple[str, ...]) -> NamePatterns | None:
 def _readable(
     config: model_config_pb2.ModelConfig, model_path: Path, python: str, given: tuple[str, ...]
 ) -> tuple[str, ...]:
-    paths = [str(model_path.resolve()), *_prefixes(python), *given]
+    # The worker opens the directory by its name in the repository, which may be a link.
+    named = model_path.parent.resolve() / model_path.name
+    paths = [str(model_path.resolve()), str(named), *_prefixes(python), *given]
     file = Path(config.default_model_filename)
     if file.is_absolute():
         # The model.py of a Python-based backend.

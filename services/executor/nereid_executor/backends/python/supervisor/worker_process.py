@@ -6,6 +6,7 @@ One thread uses a worker. The kernel kills the worker when the thread that start
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import mmap
 import os
@@ -124,9 +125,11 @@ class WorkerProcess:
         self._to_worker: socket.socket | None = None
         ours, theirs = socket.socketpair()
         their_receiver: socket.socket | None = None
-        memory = os.memfd_create("nereid-worker", os.MFD_CLOEXEC)
+        memory = os.memfd_create("nereid-worker", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(memory, mmap.PAGESIZE)
+            # Reading a page that the model has cut off would kill this process (SIGBUS).
+            fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
             self._last_batch = mmap.mmap(memory, mmap.PAGESIZE)
             descriptors: tuple[int, ...] = (theirs.fileno(), memory)
             arguments = [*map(str, descriptors), str(os.getpid())]

@@ -20,6 +20,7 @@ SOCKET = {"x86_64": 41, "aarch64": 198}
 SOCKETPAIR = {"x86_64": 53, "aarch64": 199}
 CONNECT = {"x86_64": 42, "aarch64": 203}
 CLONE = {"x86_64": 56, "aarch64": 220}
+FCNTL = {"x86_64": 72, "aarch64": 25}
 SETPRIORITY = {"x86_64": 141, "aarch64": 140}
 UNIX, INET, INET6, NETLINK, PACKET, VSOCK = 1, 2, 10, 16, 17, 40
 STREAM, DATAGRAM, CLOEXEC = 1, 2, 0o2000000
@@ -115,7 +116,27 @@ def test_processes_but_no_namespaces(machine: str) -> None:
         assert outcome(machine, CLONE[machine], flags) == ALLOWED
     for namespace in (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000):
         assert outcome(machine, CLONE[machine], child | namespace) == REFUSED
+    # The parent of its parent would have to wait for it.
+    assert outcome(machine, CLONE[machine], child | 0x8000) == REFUSED
     assert outcome(machine, 435) == UNKNOWN
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_system_calls_that_are_newer_than_the_list(machine: str) -> None:
+    """Programs that know them do without them on other kernels."""
+    assert outcome(machine, 466) == ALLOWED
+    for number in (467, 468, 1000):
+        assert outcome(machine, number) == UNKNOWN
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_no_leases_and_notifications_of_files(machine: str) -> None:
+    # Commands of fcntl(): of descriptors and locks, then of pipes and seals.
+    for command in (*range(17), 36, 37, 38, 1025, *range(1027, 1039)):
+        assert outcome(machine, FCNTL[machine], 3, command) == ALLOWED
+    # F_SETLEASE, F_NOTIFY, F_SETDELEG.
+    for command in (1024, 1026, 1040):
+        assert outcome(machine, FCNTL[machine], 3, command) == REFUSED
 
 
 def test_other_architectures_of_the_same_machine() -> None:
