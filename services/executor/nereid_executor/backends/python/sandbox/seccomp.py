@@ -143,6 +143,8 @@ _SOCKET: Final = SystemCall(41, 198)
 _SOCKETPAIR: Final = SystemCall(53, 199)
 _CONNECT: Final = SystemCall(42, 203)
 _BIND: Final = SystemCall(49, 200)
+_SETSOCKOPT: Final = SystemCall(54, 208)
+_SOL_SOCKET, _SO_REUSEPORT = 1, 15
 _CLONE: Final = SystemCall(56, 220)
 _CLONE3: Final = SystemCall(435, 435)
 
@@ -215,6 +217,15 @@ def build_filter(machine: str, *, network: bool) -> bytes:
         # A connection that the process was given could be directed elsewhere.
         on(_CONNECT, [refuse])
         on(_BIND, [refuse])
+    # Processes of one user share a port: a gateway's (--reuse-http-port), too.
+    on(
+        _SETSOCKOPT,
+        [
+            _load(1), _jump(_JUMP_EQUAL, _SOL_SOCKET, 0, 3),
+            _load(2), _jump(_JUMP_EQUAL, _SO_REUSEPORT, 0, 1), refuse,
+            allow,
+        ],
+    )  # fmt: skip
     families = (_INET, _INET6) if network else ()
     allowed = [part for family in families for part in (_jump(_JUMP_EQUAL, family, 0, 1), allow)]
     on(_SOCKET, [_load(0), *allowed, refuse])

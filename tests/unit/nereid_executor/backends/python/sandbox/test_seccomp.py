@@ -19,6 +19,7 @@ ORDINARY = {"x86_64": (0, 1, 202, 47, 59), "aarch64": (63, 64, 98, 212, 221)}
 SOCKET = {"x86_64": 41, "aarch64": 198}
 SOCKETPAIR = {"x86_64": 53, "aarch64": 199}
 CONNECT = {"x86_64": 42, "aarch64": 203}
+SETSOCKOPT = {"x86_64": 54, "aarch64": 208}
 CLONE = {"x86_64": 56, "aarch64": 220}
 FCNTL = {"x86_64": 72, "aarch64": 25}
 SETPRIORITY = {"x86_64": 141, "aarch64": 140}
@@ -107,6 +108,10 @@ def test_the_network_where_it_is_allowed(machine: str) -> None:
     for family in (UNIX, NETLINK, PACKET, VSOCK):
         assert outcome(machine, SOCKET[machine], family, STREAM, network=True) == REFUSED
     assert outcome(machine, CONNECT[machine], 5, network=True) == ALLOWED
+    # SO_REUSEADDR and SO_REUSEPORT: with the latter it could take a gateway's connections.
+    assert outcome(machine, SETSOCKOPT[machine], 5, 1, 2, network=True) == ALLOWED
+    assert outcome(machine, SETSOCKOPT[machine], 5, 1, 15, network=True) == REFUSED
+    assert outcome(machine, SETSOCKOPT[machine], 5, 6, 15, network=True) == ALLOWED
 
 
 @pytest.mark.parametrize("machine", MACHINES)
