@@ -412,6 +412,15 @@ def test_what_a_model_starts_ends_with_it(confined: Mesh) -> None:
     until(lambda: has_ended(pid), "the process to end")
 
 
+def test_what_a_model_starts_ends_with_a_killed_executor(root: Path, tmp_path: Path) -> None:
+    """The kernel ends the worker alone."""
+    with running(root / "models", tmp_path / "log", "--sandbox-models") as mesh:
+        pid = int(run(mesh, ESCAPE))
+        assert not has_ended(pid)
+        mesh.kill("nereid_executor")
+        until(lambda: has_ended(pid), "the process to end")
+
+
 def test_cpu_time_is_limited(confined: Mesh) -> None:
     with pytest.raises(KeyError):
         run(confined, "while True: pass", "burner")

@@ -31,6 +31,7 @@ from nereid_executor.backends.python.messages.response_heads import well_formed
 from nereid_executor.backends.python.sandbox.policy import launcher_command, policy_descriptor
 from nereid_executor.backends.python.supervisor.model_calls import ModelCalls
 from nereid_executor.backends.python.supervisor.stopped_workers import STOPPED_WORKERS
+from nereid_executor.backends.python.supervisor.worker_groups import WORKER_GROUPS
 from nereid_executor.backends.python.supervisor.worker_output import WORKER_OUTPUT
 from nereid_executor.backends.python.worker_site.nereid_worker.protocol import wire
 from nereid_executor.backends.python.worker_site.nereid_worker.protocol.channel import (
@@ -152,6 +153,7 @@ class WorkerProcess:
                 environ = confinement.environ(environ, self._temporary.path)
                 with WORKER_OUTPUT.pipe(name or model) as output:
                     self._process = (fork or _launch)(policy, environ, descriptors, output)
+                WORKER_GROUPS.watch_group(self._process.pid)
             # This descriptor is readable once the process has ended.
             self._process_end = os.pidfd_open(self._process.pid)
         except OSError as error:
@@ -370,6 +372,7 @@ class WorkerProcess:
         """Kill the process and free everything that belongs to it."""
         STOPPED_WORKERS.forget_worker(self._process.pid)
         self.terminate()
+        WORKER_GROUPS.forget_group(self._process.pid)
         self._process.wait()
         # Calls are closed before the channel: other threads send call responses over it.
         self.calls.close()
