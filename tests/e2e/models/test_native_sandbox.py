@@ -128,8 +128,12 @@ def children(parent: int) -> list[int]:
 def fork_server(mesh: Mesh) -> int:
     """Return the process id of the executor's fork server."""
     (executor,) = mesh.children("nereid_executor")
+    for pid in children(executor):
+        with contextlib.suppress(OSError):
+            if b"backends/native" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return pid
     # Between two servers there is none.
-    return next(iter(children(executor)), 0)
+    return 0
 
 
 def workers(mesh: Mesh) -> list[int]:
