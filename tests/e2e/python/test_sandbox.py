@@ -190,6 +190,14 @@ if not os.path.exists(mark):
     reply = "only once"
 """
 
+# Raises where the model's own handler does not catch it.
+FAILURE = """
+made = pb_utils.InferenceResponse
+def fail(_):
+    pb_utils.InferenceResponse = made
+    open("/etc/shadow")
+pb_utils.InferenceResponse = fail
+"""
 # A call of a model that the operator does not allow, in the ordinary way, and for its readiness.
 FORBIDDEN_CALLS = """
 code = pb_utils.Tensor("CODE", np.array([b"reply = 1"], np.object_))
@@ -389,6 +397,13 @@ def test_the_executor_does_not_read_memory_that_a_model_cuts_off(
 def test_without_memory_the_kernel_ends_workers_first(confined: Mesh, free: Mesh) -> None:
     code = "reply = open('/proc/self/oom_score_adj').read()"
     assert int(run(confined, code)) == min(1000, int(run(free, code)) + 500)
+
+
+def test_an_error_says_what_to_do(confined: Mesh) -> None:
+    tensor = {"name": "CODE", "datatype": "BYTES", "shape": [1], "data": [FAILURE]}
+    body = json.dumps({"inputs": [tensor]}).encode()
+    _, response = confined.get("/v2/models/prober/infer", "POST", body)
+    assert "/etc/shadow' (the model is confined" in response.decode()
 
 
 def test_limits(confined: Mesh) -> None:

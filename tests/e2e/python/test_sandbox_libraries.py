@@ -74,7 +74,7 @@ axes.set_title("waves")
 file = io.BytesIO()
 figure.savefig(file, format="png", metadata={"Software": None})
 pyplot.close(figure)
-reply = len(file.getvalue()) > 5000
+reply = len(file.getvalue()) > 5000, os.path.basename(matplotlib.get_configdir())
 """,
     "process pools": """
 import concurrent.futures, multiprocessing
@@ -139,13 +139,14 @@ second = database.execute("select max(x) from rows").fetchall()
 reply = [first, second, shutil.disk_usage(Path.home()).total > 0]
 """,
     "the system": """
-import locale, os, pwd, ssl, time, zoneinfo, multiprocessing, platform, uuid
+import getpass, locale, os, pwd, ssl, time, zoneinfo, multiprocessing, platform, uuid
 context = ssl.create_default_context()
 reply = [time.tzname, pwd.getpwuid(0).pw_name, str(zoneinfo.ZoneInfo("Europe/Athens")),
          multiprocessing.cpu_count(), os.cpu_count(), len(os.sched_getaffinity(0)),
          platform.platform(), "MemTotal" in open("/proc/meminfo").read(),
          "VmRSS" in open("/proc/self/status").read(), os.path.exists("/proc/self/maps"),
          bool(open("/proc/self/cgroup").read()), os.path.isdir("/sys/devices/system/cpu"),
+         getpass.getuser(), os.access(os.path.expanduser("~"), os.W_OK),
          bool(open("/proc/cpuinfo").read()), len(os.urandom(8)), uuid.uuid4().version]
 """,
 }

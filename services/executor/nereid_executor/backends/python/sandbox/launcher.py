@@ -138,7 +138,10 @@ def _make_namespaces(policy: dict[str, Any], is_counted: bool) -> bool:
         _check(_libc.syscall(_MOUNT_SETATTR, -1, b"/", _RECURSIVE, _READ_ONLY, len(_READ_ONLY)))
         size = policy["temporary_bytes"]
         inodes = max(size // _BYTES_PER_INODE, 1024)
-        options = f"size={size},nr_inodes={inodes},mode=700".encode()
+        # access() asks for the real user, whom no file belongs to. Nobody else sees these files.
+        options = f"size={size},nr_inodes={inodes},mode=777".encode()
+        if is_mapped:
+            os.umask(0)
         hidden = _hidden_directories(policy)
         # A path may lead into one of them by a link, and out of it.
         paths = {path for each in policy["read"] for path in (each, os.path.realpath(each))}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import marshal
 import os
+import pwd
 import re
 import site
 import subprocess
@@ -75,6 +77,27 @@ _SECRET: Final = re.compile("KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECA
 _PROBE_TIMEOUT_S: Final = 30.0
 
 
+# What an error of a confined model means, by errno.
+_HIDDEN_FILES: Final = (
+    "the model is confined, and does not see files that the operator does not name by"
+    " --sandbox-read-path"
+)
+_ADVICE: Final = {
+    errno.ENOENT: _HIDDEN_FILES,
+    errno.EACCES: _HIDDEN_FILES,
+    errno.EROFS: "the model is confined, and may write to TMPDIR and HOME alone",
+    errno.EPERM: "the model is confined, and may not use Unix sockets, nor, without the parameter"
+    " sandbox_allow (--sandbox-allow), the network",
+}
+
+
+def sandbox_advice(confinement: Confinement | None) -> dict[str, str]:
+    """Return what explains a worker's errors to the model's author, by errno as JSON has it."""
+    if confinement is None:
+        return {}
+    return {str(number): text for number, text in _ADVICE.items()}
+
+
 @dataclass(frozen=True)
 class Confinement:
     """Rights and limits of one model's worker."""
@@ -130,7 +153,17 @@ class Confinement:
     def environ(self, environ: Mapping[str, str], temporary: Path) -> dict[str, str]:
         """Return the variables of environ that a worker gets, with its own directories."""
         own = str(temporary)
-        return {**confined_environ(environ, self.variables), "HOME": own, "TMPDIR": own}
+        kept = confined_environ(environ, self.variables)
+        # getpass.getuser() would ask for the name of the user by whom processes are counted.
+        user = kept.get("LOGNAME") or kept.get("USER") or _user_name()
+        return {**kept, "LOGNAME": user, "USER": user, "HOME": own, "TMPDIR": own}
+
+
+def _user_name() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
 
 
 def confined_environ(environ: Mapping[str, str], given: Collection[str]) -> dict[str, str]:
