@@ -4,7 +4,7 @@ It runs before the interpreter because that may be the model's own program. It i
 so it imports little: typing, json and pathlib would take longer than all of its work.
 """
 
-# ruff: noqa: PTH103, PTH110, PTH112, PTH120, PTH123
+# ruff: noqa: PTH103, PTH110, PTH112, PTH114, PTH115, PTH120, PTH123, PTH211
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from . import landlock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
 _SET_NO_NEW_PRIVS, _CAPBSET_DROP, _SET_SECUREBITS, _CAP_AMBIENT = 38, 24, 28, 47
@@ -34,10 +35,13 @@ _MOUNT_SETATTR, _RECURSIVE = 442, 0x8000
 # struct mount_attr with MOUNT_ATTR_RDONLY.
 _READ_ONLY = struct.pack("<QQQQ", 1, 0, 0, 0)
 _TMP, _SHM = "/tmp", "/dev/shm"  # noqa: S108 - not names in them
-# Landlock does not keep others from asking whether a file exists, and for its size.
-_HIDDEN = ("/home", "/root")
+_STANDARD_STREAMS = ("/dev/fd", "/dev/stdin", "/dev/stdout", "/dev/stderr")
+_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+_DETACH = 2
+# As the kernel.
+_MAX_LINKS = 40
 # An inode takes memory of the kernel, also that of an empty file.
-_BYTES_PER_INODE = 16384
+_BYTES_PER_INODE, _MIN_INODES, _MAX_ROOT_INODES = 16384, 1024, 4096
 # A thousandth of the memory that counts: without memory, the kernel ends workers, not executors.
 _OOM_SCORE, _MAX_OOM_SCORE = 500, 1000
 _HIGHEST_CAPABILITY = 63
@@ -135,47 +139,98 @@ def _make_namespaces(policy: dict[str, Any], is_counted: bool) -> bool:
         _write("/proc/self/gid_map", f"{group} {group} 1")
         _check(_libc.mount(None, b"/", None, _REC | _PRIVATE, None))
         # Landlock does not cover modes, owners and times of files.
-        _check(_libc.syscall(_MOUNT_SETATTR, -1, b"/", _RECURSIVE, _READ_ONLY, len(_READ_ONLY)))
-        size = policy["temporary_bytes"]
-        inodes = max(size // _BYTES_PER_INODE, 1024)
-        # access() asks for the real user, whom no file belongs to. Nobody else sees these files.
-        options = f"size={size},nr_inodes={inodes},mode=777".encode()
+        _set_read_only(_RECURSIVE)
         if is_mapped:
+            # access() asks for the real user, whom no file belongs to. Nobody else sees those that
+            # this process makes.
             os.umask(0)
-        hidden = _hidden_directories(policy)
-        # A path may lead into one of them by a link, and out of it.
-        paths = {path for each in policy["read"] for path in (each, os.path.realpath(each))}
-        kept = [
-            (path, os.open(path, os.O_PATH | os.O_CLOEXEC))
-            for path in sorted(paths.difference(hidden))
-            if _is_beneath(path, hidden) and os.path.exists(path)
-        ]
-        for path in hidden:
-            flags = _NOSUID | _NODEV
-            _check(_libc.mount(b"tmpfs", path.encode(), b"tmpfs", flags, options))
-        os.makedirs(policy["temporary"], exist_ok=True)
-        if not policy["temporary"].startswith(f"{_TMP}/"):
-            _bind(_TMP, policy["temporary"])
-        for path, descriptor in kept:
-            _bind(f"/proc/self/fd/{descriptor}", path)
-            # A forked process executes no other program, which would close it.
-            os.close(descriptor)
+        _make_root(policy)
     except OSError:
         return False
     return True
 
 
-def _hidden_directories(policy: dict[str, Any]) -> list[str]:
-    """Return the directories whose files other than readable ones this process does not find."""
-    hidden = [_TMP, _SHM]
-    for path in (*_HIDDEN, policy["repository"]):
-        if os.path.isdir(path) and not _is_beneath(path, [*hidden, *policy["read"]]):
-            hidden.append(path)
-    return hidden
+def _make_root(policy: dict[str, Any]) -> None:
+    """Give this process a root directory that has the files of its policy alone.
+
+    Landlock keeps nobody from asking whether a file exists and for its size, or from connecting to
+    a Unix socket.
+    """
+    links: dict[str, str] = {}
+    paths = (*policy["read"], *policy["devices"], *policy["command"][:1], "/proc")
+    found = {_resolved(path, links) for path in paths}
+    for path in _STANDARD_STREAMS:
+        if os.path.islink(path):
+            links[path] = os.readlink(path)
+    # The new root hides /tmp, in which some of them may lie.
+    opened = {
+        path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in found if os.path.exists(path)
+    }
+    size = policy["temporary_bytes"]
+    inodes = max(size // _BYTES_PER_INODE, _MIN_INODES)
+    _mount_temporary(_TMP, f"nr_inodes={_MAX_ROOT_INODES},mode=755")
+    for path in (_TMP, _SHM):
+        os.makedirs(_TMP + path)
+        _mount_temporary(_TMP + path, f"size={size},nr_inodes={inodes},mode=777")
+    temporary = policy["temporary"]
+    os.makedirs(_TMP + temporary, exist_ok=True)
+    if not _is_beneath(temporary, (_TMP,)):
+        _bind(_TMP + _TMP, _TMP + temporary)
+    bound: list[str] = []
+    for path in sorted(opened):
+        if not _is_beneath(path, bound):
+            _bind(f"/proc/self/fd/{opened[path]}", _TMP + path)
+            bound.append(path)
+    for path, target in links.items():
+        if not _is_beneath(path, bound) and not os.path.lexists(_TMP + path):
+            os.makedirs(os.path.dirname(_TMP + path), exist_ok=True)
+            os.symlink(target, _TMP + path)
+    # A forked process executes no other program, which would close them.
+    for descriptor in opened.values():
+        os.close(descriptor)
+    os.chdir(_TMP)
+    # The old root lies above the new one then.
+    _check(_libc.syscall(_PIVOT_ROOT[os.uname().machine], b".", b"."))
+    _check(_libc.umount2(b".", _DETACH))
+    os.chdir("/")
+    _set_read_only(0)
 
 
-def _is_beneath(path: str, directories: list[str]) -> bool:
+def _resolved(path: str, links: dict[str, str]) -> str:
+    """Return a path without links, and add those that lead to it."""
+    parts = path.split("/")[::-1]
+    resolved = ""
+    followed = 0
+    while parts:
+        part = parts.pop()
+        if part in ("", "."):
+            continue
+        if part == "..":
+            resolved = os.path.dirname(resolved).rstrip("/")
+            continue
+        at = f"{resolved}/{part}"
+        if not os.path.islink(at):
+            resolved = at
+        elif followed < _MAX_LINKS:
+            followed += 1
+            links[at] = target = os.readlink(at)
+            parts += target.split("/")[::-1]
+            if target.startswith("/"):
+                resolved = ""
+    return resolved or "/"
+
+
+def _is_beneath(path: str, directories: Iterable[str]) -> bool:
     return any(path == each or path.startswith(f"{each}/") for each in directories)
+
+
+def _mount_temporary(path: str, options: str) -> None:
+    flags = _NOSUID | _NODEV
+    _check(_libc.mount(b"tmpfs", path.encode(), b"tmpfs", flags, options.encode()))
+
+
+def _set_read_only(flags: int) -> None:
+    _check(_libc.syscall(_MOUNT_SETATTR, -1, b"/", flags, _READ_ONLY, len(_READ_ONLY)))
 
 
 def _bind(source: str, path: str) -> None:

@@ -112,8 +112,6 @@ class Confinement:
     cpu_s: int = UNLIMITED_CPU_S
     # Models that it may call by its own right; `None` without --sandbox-call.
     calls: NamePatterns | None = None
-    # The directory that the model's directory lies in, with others'; "" if there is none.
-    repository: str = ""
 
     @property
     def frame_bytes(self) -> int:
@@ -133,7 +131,6 @@ class Confinement:
         message: dict[str, Any] = {
             "command": command,
             "read": [*_SYSTEM, *self.read],
-            "repository": self.repository,
             "devices": devices,
             "temporary": str(temporary),
             "temporary_bytes": self.temporary_bytes,
@@ -219,7 +216,6 @@ class WorkerSandbox:
             processes=bound(_PROCESSES_KEY, settings.sandbox_processes),
             cpu_s=bound(_CPU_KEY, settings.sandbox_cpu_seconds or UNLIMITED_CPU_S),
             calls=_callable_models(config.name, settings.sandbox_call),
-            repository=str(model_path.parent.resolve()).rstrip("/"),
         )
 
 
@@ -308,9 +304,8 @@ def _callable_models(name: str, rules: tuple[str, ...]) -> NamePatterns | None:
 def _readable(
     config: model_config_pb2.ModelConfig, model_path: Path, python: str, given: tuple[str, ...]
 ) -> tuple[str, ...]:
-    # The worker opens the directory by its name in the repository, which may be a link.
-    named = model_path.parent.resolve() / model_path.name
-    paths = [str(model_path.resolve()), str(named), *_prefixes(python), *given]
+    # The worker opens it by its name in the repository, to which links may lead.
+    paths = [str(model_path.resolve()), str(model_path.absolute()), *_prefixes(python), *given]
     file = Path(config.default_model_filename)
     if file.is_absolute():
         # The model.py of a Python-based backend.

@@ -5,6 +5,7 @@ The kernel kills a worker with its executor (PR_SET_PDEATHSIG), but not the work
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import subprocess
 import sys
@@ -49,6 +50,16 @@ class WorkerGroups:
                 with contextlib.suppress(OSError):
                     self._send([-group])
 
+    def close(self) -> None:
+        """Kill the groups that are left, as the end of this process would."""
+        with self._lock:
+            guard, self._guard = self._guard, None
+            self._groups.clear()
+        if guard is not None:
+            # Leaving the block closes the pipe, and waits.
+            with guard:
+                pass
+
     def _send(self, groups: list[int]) -> None:
         guard = self._guard
         if guard is None or guard.poll() is not None:
@@ -64,3 +75,4 @@ class WorkerGroups:
 
 
 WORKER_GROUPS: Final = WorkerGroups()
+atexit.register(WORKER_GROUPS.close)

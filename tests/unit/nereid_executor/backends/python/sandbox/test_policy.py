@@ -67,20 +67,6 @@ def test_a_model_reads_its_own_folder_and_its_interpreter() -> None:
     assert not {"/", "/models", "/tmp", "/home", "/etc", "/proc", "/dev", "/run"} & set(readable)
 
 
-def test_a_model_keeps_its_name_in_a_repository_of_links(tmp_path: Path) -> None:
-    """Others of the repository are hidden; its own directory may lie elsewhere."""
-    (tmp_path / "versions" / "m-3").mkdir(parents=True)
-    (tmp_path / "models").mkdir()
-    named = tmp_path / "models" / "m"
-    named.symlink_to(tmp_path / "versions" / "m-3")
-    sandbox = WorkerSandbox()
-    sandbox.configure(SandboxSettings(sandbox_models=True))
-    confined = sandbox.confinement_of(model_config_pb2.ModelConfig(), named, sys.executable)
-    assert confined is not None
-    assert confined.repository == str(tmp_path / "models")
-    assert {str(named), str(tmp_path / "versions" / "m-3")} <= set(confined.read)
-
-
 def test_an_interpreter_opens_its_environment_and_no_other_folder(tmp_path: Path) -> None:
     """A model's own program could otherwise open the folder beside, or one that it links to."""
     environment, program = tmp_path / "env", tmp_path / "models" / "m" / "python"
