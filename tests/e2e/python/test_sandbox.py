@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import json
+import os
 import platform
 import socket
 import subprocess
@@ -15,7 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from nereid_executor.backends.python.sandbox.policy import missing_protection, provided_protection
+from nereid_executor.backends.python.sandbox.policy import (
+    Confinement,
+    launcher_command,
+    missing_protection,
+    policy_descriptor,
+    provided_protection,
+)
 from tests.support.mesh.mesh import Mesh, has_ended, running, until
 from tests.support.models import python_models
 
@@ -58,9 +65,13 @@ CALLS = {
     "mq_open": "b'nereid', 0o102, 0o600, None",
     "fsopen": "b'tmpfs', 0",
 }
-DENIED = ("PermissionError", "EPERM", "Read-only file system", "FileNotFoundError")
+# The last one: no such socket in the model's own network.
+DENIED = (
+    "PermissionError", "EPERM", "Read-only file system", "FileNotFoundError",
+    "ConnectionRefusedError",
+)  # fmt: skip
 # Code with {neighbour}, the folder of another model, {state}, {port}, the gateway's, and
-# {listener}, a socket in the model's folder and the name of an abstract one.
+# {listener}, a socket and the name of an abstract one, and {datagrams}, another.
 PROBES = {
     "weights of another model": "open('{neighbour}/1/weights.bin').read()",
     "size of another model's weights": "os.stat('{neighbour}/1/weights.bin')",
@@ -84,11 +95,11 @@ PROBES = {
     "descriptors of the executor": "os.listdir(f'/proc/{{os.getppid()}}/fd')",
     "gateway": "import socket; socket.create_connection(('127.0.0.1', {port}), 5)",
     "metadata address": "import socket; socket.create_connection(('169.254.169.254', 80), 0.2)",
-    "unix sockets": "import socket; socket.socket(socket.AF_UNIX)",
     "unix socket by its path":
         "import socket; socket.socket(socket.AF_UNIX).connect('{listener}')",
     "abstract unix socket": "import socket; socket.socket(socket.AF_UNIX).connect('\\0{listener}')",
-    "datagrams": "import socket; socket.socketpair(type=socket.SOCK_DGRAM)",
+    "datagram to a unix socket":
+        "import socket; socket.socketpair(type=socket.SOCK_DGRAM)[0].sendto(b'x', '{datagrams}')",
     "signals": "os.kill(os.getppid(), 0)",
     "signals by a descriptor":
         "import signal; signal.pidfd_send_signal(os.pidfd_open(os.getppid()), 0)",
@@ -101,7 +112,7 @@ PROBES = {
     "affinity of the executor": "os.sched_setaffinity(os.getppid(), os.sched_getaffinity(0))",
     "loads and unloads": "pb_utils.unload_model('neighbour')",
 }  # fmt: skip
-LISTENER = "listener"
+LISTENER, DATAGRAMS = "listener", "datagrams"
 FILL_DISK = """
 import tempfile
 for number in range(100):
@@ -276,12 +287,14 @@ def root() -> Iterator[Path]:
             (model / "1" / "weights.bin").write_text("weights")
         (root / "state").mkdir()
         (root / "state" / "secret").write_text("state")
-        path = str(root / "models" / "prober" / LISTENER)
+        path = str(root / LISTENER)
         with contextlib.ExitStack() as stack:
             for address in (path, f"\0{path}"):
                 listener = stack.enter_context(socket.socket(socket.AF_UNIX))
                 listener.bind(address)
                 listener.listen()
+            receiver = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+            receiver.bind(str(root / DATAGRAMS))
             yield root
 
 
@@ -304,6 +317,25 @@ def free(root: Path) -> Iterator[Mesh]:
         yield mesh
 
 
+def confined_program(
+    command: list[str], temporary: Path, descriptors: tuple[int, ...], *read: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a program as the launcher starts workers."""
+    paths = (sys.prefix, sys.base_prefix, *read)
+    confinement = Confinement(frozenset(), paths, frozenset(), 1 << 40, 1 << 20, 64)
+    policy = policy_descriptor(confinement.policy(command, temporary / "own"))
+    try:
+        return subprocess.run(
+            launcher_command(policy),
+            pass_fds=(policy, *descriptors),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
+        os.close(policy)
+
+
 def run(mesh: Mesh, code: str, model: str = "prober") -> str:
     """Return what the model's code replies."""
     tensor = {"name": "CODE", "datatype": "BYTES", "shape": [1], "data": [code]}
@@ -321,7 +353,8 @@ def probe(mesh: Mesh, name: str) -> str:
             neighbour=root / "models" / "neighbour",
             state=root / "state",
             port=mesh.http_port,
-            listener=root / "models" / "prober" / LISTENER,
+            listener=root / LISTENER,
+            datagrams=root / DATAGRAMS,
             move_pages=MOVE_PAGES,
         ),
     )
@@ -346,7 +379,7 @@ def test_system_calls_are_refused(confined: Mesh, name: str) -> None:
     "name",
     [
         "weights of another model", "names of models", "state",
-        "command line of the executor", "gateway", "unix sockets", "datagrams", "signals",
+        "command line of the executor", "gateway", "datagram to a unix socket", "signals",
         "unix socket by its path", "abstract unix socket",
         "affinity of the executor", "size of another model's weights", "lease of a file",
         "notifications of a directory", "signals by a descriptor", "memory policy of the executor",
@@ -417,6 +450,40 @@ def test_processes_are_limited(confined: Mesh) -> None:
     reply = run(confined, THREADS)
     assert int(reply) < 200
     assert run(confined, "os.setreuid(0, 0)").startswith("PermissionError")
+
+
+def test_a_given_connection_leads_nowhere_else(tmp_path: Path) -> None:
+    """A worker has a TCP connection to a scheduler on another host."""
+    code = (
+        "import ctypes, socket, sys; given = socket.socket(fileno=int(sys.argv[1]));"
+        " assert not ctypes.CDLL(None).connect(given.fileno(), bytes(16), 16); print('ended');"
+        " given.connect(('127.0.0.1', int(sys.argv[2])))"
+    )
+    with contextlib.ExitStack() as stack:
+        scheduler, other = (
+            stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)
+        )
+        given = stack.enter_context(socket.create_connection(scheduler.getsockname()))
+        arguments = [str(given.fileno()), str(other.getsockname()[1])]
+        descriptors = (given.fileno(),)
+        ended = confined_program([sys.executable, "-c", code, *arguments], tmp_path, descriptors)
+    assert ended.stdout == "ended\n"
+    assert "PermissionError" in ended.stderr
+
+
+def test_links_lead_to_what_a_model_may_read(tmp_path: Path) -> None:
+    """Interpreters and repositories often have several, one after another."""
+    (tmp_path / "3.11.7" / "bin").mkdir(parents=True)
+    (tmp_path / "3.11.7" / "bin" / "file").write_text("x")
+    (tmp_path / "3.11").symlink_to("3.11.7")
+    (tmp_path / "current").symlink_to(tmp_path / "3.11")
+    (tmp_path / "3.11.7" / "other").symlink_to("../current/bin")
+    named = tmp_path / "current" / "other" / ".." / "bin" / "file"
+    (tmp_path / "circle").symlink_to("circle")
+    code = f"print(open({str(named)!r}).read()); print(sorted(os.listdir('/tmp')))"
+    command = [sys.executable, "-c", f"import os; {code}"]
+    ended = confined_program(command, tmp_path, (), str(named), str(tmp_path / "circle"))
+    assert ended.stdout.splitlines()[:1] == ["x"], ended
 
 
 def test_what_a_model_starts_ends_with_it(confined: Mesh) -> None:

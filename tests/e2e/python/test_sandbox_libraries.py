@@ -79,7 +79,7 @@ reply = len(file.getvalue()) > 5000, os.path.basename(matplotlib.get_configdir()
     "process pools": """
 import concurrent.futures, multiprocessing
 replies = []
-for method in ("fork", "spawn"):
+for method in ("fork", "spawn", "forkserver"):
     context = multiprocessing.get_context(method)
     with concurrent.futures.ProcessPoolExecutor(2, mp_context=context) as pool:
         replies.append(list(pool.map(pow, range(5), range(5))))
@@ -95,6 +95,9 @@ array = np.ndarray((125,), np.float64, memory.buf)
 array[:] = 2
 with multiprocessing.get_context("fork").Pool(2) as pool:
     replies.append(sum(pool.map(float, array.tolist())))
+with multiprocessing.Manager() as manager:
+    shared = manager.dict(a=1)
+    replies.append(dict(shared))
 del array
 memory.close()
 memory.unlink()
@@ -166,7 +169,7 @@ for _ in range(20):
     optimizer.step()
 torch.save(net.state_dict(), "net.pt")
 net.load_state_dict(torch.load("net.pt"))
-loader = torch.utils.data.DataLoader(torch.arange(32), batch_size=8)
+loader = torch.utils.data.DataLoader(torch.arange(32), batch_size=8, num_workers=2)
 scripted = torch.jit.trace(net, x)
 reply = [round(loss.item(), 4), sum(int(batch.sum()) for batch in loader),
          round(scripted(x).sum().item(), 3)]

@@ -91,7 +91,10 @@ def confine(policy: dict[str, Any]) -> dict[str, int]:
             *shared,
         ]
         landlock.restrict(version, rules, network=policy["network"])
-    has_filter = _set_filter(policy["filter"])
+    # Landlock does not cover connect() to a path, but the root has no sockets of others. It keeps
+    # connections that the process was given from being directed elsewhere.
+    has_unix = is_private and version >= landlock.SCOPE_ABI
+    has_filter = _set_filter(policy["unix_filter" if has_unix else "filter"])
     return {
         "landlock": version,
         "seccomp": int(has_filter),
@@ -209,14 +212,14 @@ def _resolved(path: str, links: dict[str, str]) -> str:
             resolved = os.path.dirname(resolved).rstrip("/")
             continue
         at = f"{resolved}/{part}"
-        if not os.path.islink(at):
+        if followed == _MAX_LINKS or not os.path.islink(at):
             resolved = at
-        elif followed < _MAX_LINKS:
-            followed += 1
-            links[at] = target = os.readlink(at)
-            parts += target.split("/")[::-1]
-            if target.startswith("/"):
-                resolved = ""
+            continue
+        followed += 1
+        links[at] = target = os.readlink(at)
+        parts += target.split("/")[::-1]
+        if target.startswith("/"):
+            resolved = ""
     return resolved or "/"
 
 

@@ -135,7 +135,8 @@ class Confinement:
             "temporary": str(temporary),
             "temporary_bytes": self.temporary_bytes,
             "network": network,
-            "filter": _filter(network),
+            "filter": _filter(network, unix=False),
+            "unix_filter": _filter(network, unix=True),
             "limits": {
                 "CORE": 0,
                 "FSIZE": self.temporary_bytes,
@@ -284,9 +285,9 @@ def policy_descriptor(policy: bytes) -> int:
 
 
 @cache
-def _filter(network: bool) -> bytes:
+def _filter(network: bool, *, unix: bool) -> bytes:
     try:
-        return seccomp.build_filter(os.uname().machine, network=network)
+        return seccomp.build_filter(os.uname().machine, network=network, unix=unix)
     except ValueError:
         return b""
 

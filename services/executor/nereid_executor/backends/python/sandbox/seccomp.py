@@ -149,10 +149,11 @@ _CLONE: Final = SystemCall(56, 220)
 _CLONE3: Final = SystemCall(435, 435)
 
 
-def build_filter(machine: str, *, network: bool) -> bytes:
+def build_filter(machine: str, *, network: bool, unix: bool) -> bytes:
     """Return the BPF program (array of struct sock_filter) for a machine of os.uname().
 
-    network: allow sockets of IPv4 and IPv6. Raises ValueError for an unknown machine.
+    network: allow sockets of IPv4 and IPv6. unix: allow Unix sockets. Raises ValueError for an
+    unknown machine.
     """
     if machine not in AUDIT_ARCHITECTURES:
         raise ValueError(f"no seccomp filter for {machine}")
@@ -202,18 +203,13 @@ def build_filter(machine: str, *, network: bool) -> bytes:
             refuse,
         ],
     )  # fmt: skip
-    # Landlock does not cover connect() to a path, so that there are no Unix sockets but pairs. A
-    # datagram socket of a pair could still send to a path.
-    on(
-        _SOCKETPAIR,
-        [
-            _load(0), _jump(_JUMP_EQUAL, _UNIX, 0, 4),
-            _load(1), _statement(_AND, _SOCKET_TYPE_MASK), _jump(_JUMP_EQUAL, _DATAGRAM, 1, 0),
-            allow,
-            refuse,
-        ],
-    )  # fmt: skip
-    if not network:
+    # A datagram socket of a pair could still send to a path.
+    has_datagrams = [
+        _load(1), _statement(_AND, _SOCKET_TYPE_MASK), _jump(_JUMP_EQUAL, _DATAGRAM, 1, 0),
+    ]  # fmt: skip
+    pair = [allow, refuse] if unix else [*has_datagrams, allow, refuse]
+    on(_SOCKETPAIR, [_load(0), _jump(_JUMP_EQUAL, _UNIX, 0, len(pair) - 1), *pair])
+    if not network and not unix:
         # A connection that the process was given could be directed elsewhere.
         on(_CONNECT, [refuse])
         on(_BIND, [refuse])
@@ -226,7 +222,7 @@ def build_filter(machine: str, *, network: bool) -> bytes:
             allow,
         ],
     )  # fmt: skip
-    families = (_INET, _INET6) if network else ()
+    families = (_UNIX,) * unix + (_INET, _INET6) * network
     allowed = [part for family in families for part in (_jump(_JUMP_EQUAL, family, 0, 1), allow)]
     on(_SOCKET, [_load(0), *allowed, refuse])
     return b"".join([*program, allow])

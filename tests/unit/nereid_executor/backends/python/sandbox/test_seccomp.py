@@ -28,10 +28,16 @@ STREAM, DATAGRAM, CLOEXEC = 1, 2, 0o2000000
 
 
 def outcome(
-    machine: str, number: int, *arguments: int, network: bool = False, architecture: int = 0
+    machine: str,
+    number: int,
+    *arguments: int,
+    network: bool = False,
+    unix: bool = False,
+    architecture: int = 0,
 ) -> int:
     """Return what the filter says of a call."""
-    program = list(struct.iter_unpack("<HBBI", seccomp.build_filter(machine, network=network)))
+    built = seccomp.build_filter(machine, network=network, unix=unix)
+    program = list(struct.iter_unpack("<HBBI", built))
     architecture = architecture or seccomp.AUDIT_ARCHITECTURES[machine]
     data = struct.pack("<IIQ6Q", number, architecture, 0, *arguments, *[0] * (6 - len(arguments)))
     value = at = 0
@@ -115,6 +121,17 @@ def test_the_network_where_it_is_allowed(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
+def test_unix_sockets_where_there_are_none_of_others(machine: str) -> None:
+    assert outcome(machine, SOCKET[machine], UNIX, STREAM, unix=True) == ALLOWED
+    assert outcome(machine, SOCKETPAIR[machine], UNIX, DATAGRAM, unix=True) == ALLOWED
+    assert outcome(machine, SOCKETPAIR[machine], INET, STREAM, unix=True) == REFUSED
+    assert outcome(machine, CONNECT[machine], 5, unix=True) == ALLOWED
+    for family in (INET, INET6, NETLINK, PACKET, VSOCK):
+        assert outcome(machine, SOCKET[machine], family, STREAM, unix=True) == REFUSED
+    assert outcome(machine, SOCKET[machine], INET, STREAM, unix=True, network=True) == ALLOWED
+
+
+@pytest.mark.parametrize("machine", MACHINES)
 def test_processes_but_no_namespaces(machine: str) -> None:
     child, thread = 17, 0x3D0F00
     for flags in (child, thread):
@@ -149,4 +166,4 @@ def test_other_architectures_of_the_same_machine() -> None:
     assert outcome("x86_64", 1, architecture=i386) == KILLED
     assert outcome("x86_64", 0x40000000 | 101) == REFUSED
     with pytest.raises(ValueError, match="riscv64"):
-        seccomp.build_filter("riscv64", network=False)
+        seccomp.build_filter("riscv64", network=False, unix=False)
