@@ -71,13 +71,14 @@ _GPU_DEVICES: Final = re.compile(r"nvidia.*|dri|kfd|dxg")
 _VARIABLES: Final = re.compile(
     "PATH|LANG|LANGUAGE|TZ|USER|LOGNAME|NO_COLOR|LD_LIBRARY_PATH|LD_PRELOAD|(LC|OMP|GOMP|KMP|MKL|"
     "OPENBLAS|NUMEXPR|BLIS|PYTHON|CUDA|CUDNN|CUBLAS|NVIDIA|NCCL|TORCH|PYTORCH|TF_CPP|TF_FORCE|TF_ENABLE|TF_XLA|TF_GPU|XLA|JAX|ORT|TRT|"
-    "MALLOC|TOKENIZERS|OPENCV|OPENCL|ROCM|HIP|HSA)_.*|PYTHON[A-Z]+"
+    "MALLOC|TOKENIZERS|OPENCV|OPENCL|ROCM|HIP|HSA)_.*|PYTHON[A-Z]+|SSL_CERT_(FILE|DIR)|"
+    "(REQUESTS|CURL)_CA_BUNDLE|(HF_HUB|HF_DATASETS|TRANSFORMERS)_OFFLINE"
 )
 _SECRET: Final = re.compile("KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
 _PROBE_TIMEOUT_S: Final = 30.0
 
 
-# What an error of a confined model means, by errno.
+# These texts explain errors of confined models, by errno.
 _HIDDEN_FILES: Final = (
     "the model is confined, and does not see files that the operator does not name by"
     " --sandbox-read-path"
@@ -86,8 +87,8 @@ _ADVICE: Final = {
     errno.ENOENT: _HIDDEN_FILES,
     errno.EACCES: _HIDDEN_FILES,
     errno.EROFS: "the model is confined, and may write to TMPDIR and HOME alone",
-    errno.EPERM: "the model is confined, and may not use Unix sockets, nor, without the parameter"
-    " sandbox_allow (--sandbox-allow), the network",
+    errno.EPERM: "the model is confined, and has no network unless its parameter sandbox_allow and"
+    " --sandbox-allow name it",
 }
 
 
@@ -262,8 +263,9 @@ def missing_protection(provided: Mapping[str, int]) -> list[str]:
         missing.append("no seccomp: sockets and all system calls are open to models")
     if not provided.get("namespaces"):
         missing.append(
-            "no user namespaces: models share /dev/shm, can change modes and times of"
-            " this user's files, and have no bound on processes and on all temporary files together"
+            "no user namespaces: models share /dev/shm, find others' files and connections, can"
+            " change modes and times of this user's files, have no Unix sockets, and no bound on"
+            " processes and on all temporary files together"
         )
     elif not provided.get("process_limit"):
         missing.append(
