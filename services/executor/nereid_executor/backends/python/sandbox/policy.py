@@ -86,7 +86,7 @@ _HIDDEN_FILES: Final = (
 _ADVICE: Final = {
     errno.ENOENT: _HIDDEN_FILES,
     errno.EACCES: _HIDDEN_FILES,
-    errno.EROFS: "the model is confined, and may write to TMPDIR and HOME alone",
+    errno.EROFS: "the model is confined, and may write to HOME, and by tempfile, alone",
     errno.EPERM: "the model is confined, and has no network unless its parameter sandbox_allow and"
     " --sandbox-allow name it",
 }
