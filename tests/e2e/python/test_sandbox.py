@@ -478,12 +478,32 @@ def test_links_lead_to_what_a_model_may_read(tmp_path: Path) -> None:
     (tmp_path / "3.11").symlink_to("3.11.7")
     (tmp_path / "current").symlink_to(tmp_path / "3.11")
     (tmp_path / "3.11.7" / "other").symlink_to("../current/bin")
-    named = tmp_path / "current" / "other" / ".." / "bin" / "file"
+    (tmp_path / "passed").mkdir()
+    named = tmp_path / "passed" / ".." / "current" / "other" / ".." / "bin" / "file"
     (tmp_path / "circle").symlink_to("circle")
     code = f"print(open({str(named)!r}).read()); print(sorted(os.listdir('/tmp')))"
     command = [sys.executable, "-c", f"import os; {code}"]
     ended = confined_program(command, tmp_path, (), str(named), str(tmp_path / "circle"))
     assert ended.stdout.splitlines()[:1] == ["x"], ended
+
+
+@pytest.mark.parametrize("read", ["/", "/tmp", "/dev", "parent"])
+def test_temporary_files_are_its_own_also_in_directories_that_it_may_read(
+    tmp_path: Path, read: str
+) -> None:
+    """Operators may name a directory that TMPDIR lies in, or all."""
+    own = tmp_path / "own"
+    own.mkdir()
+    code = (
+        "import os; open('x', 'w'); open('/tmp/of-a-confined-model', 'w');"
+        " open('/dev/shm/of-a-confined-model', 'w'); print(os.path.exists('x'))"
+    )
+    path = str(tmp_path) if read == "parent" else read
+    ended = confined_program([sys.executable, "-c", code], tmp_path, (), path)
+    assert ended.stdout == "True\n", ended
+    assert not [*own.iterdir()]
+    assert not Path("/tmp/of-a-confined-model").exists()
+    assert not Path("/dev/shm/of-a-confined-model").exists()
 
 
 def test_what_a_model_starts_ends_with_it(confined: Mesh) -> None:

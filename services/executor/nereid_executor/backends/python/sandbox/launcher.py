@@ -4,7 +4,7 @@ It runs before the interpreter because that may be the model's own program. It i
 so it imports little: typing, json and pathlib would take longer than all of its work.
 """
 
-# ruff: noqa: PTH103, PTH110, PTH112, PTH114, PTH115, PTH120, PTH123, PTH211
+# ruff: noqa: PTH101, PTH103, PTH110, PTH112, PTH114, PTH115, PTH120, PTH123, PTH211
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ _MOUNT_SETATTR, _RECURSIVE = 442, 0x8000
 _READ_ONLY = struct.pack("<QQQQ", 1, 0, 0, 0)
 _TMP, _SHM = "/tmp", "/dev/shm"  # noqa: S108 - not names in them
 _STANDARD_STREAMS = ("/dev/fd", "/dev/stdin", "/dev/stdout", "/dev/stderr")
-_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+# Of most architectures.
+_PIVOT_ROOT = 155 if os.uname().machine == "x86_64" else 41
 _DETACH = 2
 # As the kernel.
 _MAX_LINKS = 40
@@ -105,9 +106,13 @@ def confine(policy: dict[str, Any]) -> dict[str, int]:
 
 def _raise_oom_score() -> None:
     path = "/proc/self/oom_score_adj"
-    with open(path, encoding="ascii") as file:
-        score = int(file.read())
-    _write(path, str(min(score + _OOM_SCORE, _MAX_OOM_SCORE)))
+    try:
+        with open(path, encoding="ascii") as file:
+            score = int(file.read())
+        _write(path, str(min(score + _OOM_SCORE, _MAX_OOM_SCORE)))
+    except OSError:
+        # Some containers do not allow it.
+        pass
 
 
 def _uid_outside() -> int:
@@ -143,11 +148,11 @@ def _make_namespaces(policy: dict[str, Any], is_counted: bool) -> bool:
         _check(_libc.mount(None, b"/", None, _REC | _PRIVATE, None))
         # Landlock does not cover modes, owners and times of files.
         _set_read_only(_RECURSIVE)
+        _make_root(policy)
         if is_mapped:
             # access() asks for the real user, whom no file belongs to. Nobody else sees those that
             # this process makes.
             os.umask(0)
-        _make_root(policy)
     except OSError:
         return False
     return True
@@ -159,6 +164,7 @@ def _make_root(policy: dict[str, Any]) -> None:
     Landlock keeps nobody from asking whether a file exists and for its size, or from connecting to
     a Unix socket.
     """
+    # The value of a directory is empty.
     links: dict[str, str] = {}
     paths = (*policy["read"], *policy["devices"], *policy["command"][:1], "/proc")
     found = {_resolved(path, links) for path in paths}
@@ -167,40 +173,69 @@ def _make_root(policy: dict[str, Any]) -> None:
             links[path] = os.readlink(path)
     # The new root hides /tmp, in which some of them may lie.
     opened = {
-        path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in found if os.path.exists(path)
+        path: os.open(path, os.O_PATH | os.O_CLOEXEC)
+        for path in found.difference((_TMP, _SHM))
+        if os.path.exists(path)
     }
-    size = policy["temporary_bytes"]
-    inodes = max(size // _BYTES_PER_INODE, _MIN_INODES)
     _mount_temporary(_TMP, f"nr_inodes={_MAX_ROOT_INODES},mode=755")
-    for path in (_TMP, _SHM):
-        os.makedirs(_TMP + path)
-        _mount_temporary(_TMP + path, f"size={size},nr_inodes={inodes},mode=777")
-    temporary = policy["temporary"]
-    os.makedirs(_TMP + temporary, exist_ok=True)
-    if not _is_beneath(temporary, (_TMP,)):
-        _bind(_TMP + _TMP, _TMP + temporary)
-    bound: list[str] = []
-    for path in sorted(opened):
-        if not _is_beneath(path, bound):
-            _bind(f"/proc/self/fd/{opened[path]}", _TMP + path)
-            bound.append(path)
-    for path, target in links.items():
-        if not _is_beneath(path, bound) and not os.path.lexists(_TMP + path):
-            os.makedirs(os.path.dirname(_TMP + path), exist_ok=True)
-            os.symlink(target, _TMP + path)
-    # A forked process executes no other program, which would close them.
-    for descriptor in opened.values():
-        os.close(descriptor)
-    os.chdir(_TMP)
-    # The old root lies above the new one then.
-    _check(_libc.syscall(_PIVOT_ROOT[os.uname().machine], b".", b"."))
+    try:
+        _fill_root(policy, opened, links)
+        os.chdir(_TMP)
+        # The old root lies above the new one then.
+        _check(_libc.syscall(_PIVOT_ROOT, b".", b"."))
+    except OSError:
+        _libc.umount2(_TMP.encode(), _DETACH)
+        raise
+    finally:
+        # A forked process executes no other program, which would close them.
+        for descriptor in opened.values():
+            os.close(descriptor)
     _check(_libc.umount2(b".", _DETACH))
     os.chdir("/")
     _set_read_only(0)
 
 
+def _fill_root(policy: dict[str, Any], opened: dict[str, int], links: dict[str, str]) -> None:
+    """Mount the opened paths and temporary directories in the new root, which is at /tmp."""
+    size = policy["temporary_bytes"]
+    options = f"size={size},nr_inodes={max(size // _BYTES_PER_INODE, _MIN_INODES)},mode=777"
+    # The value of a directory for temporary files is False.
+    mounted: dict[str, bool] = {}
+    for path in sorted((*opened, _TMP, _SHM)):
+        if path not in opened:
+            os.makedirs(_TMP + path, exist_ok=True)
+            _mount_temporary(_TMP + path, options)
+            mounted[path] = False
+        elif not mounted.get(_mount_of(path, mounted), False):
+            _bind(f"/proc/self/fd/{opened[path]}", _TMP + path)
+            mounted[path] = True
+    bound = [path for path, is_bound in mounted.items() if is_bound]
+    _make_links(
+        {
+            path: target
+            for path, target in links.items()
+            if not any(_is_beneath(path, each) for each in bound)
+        }
+    )
+    temporary = policy["temporary"]
+    os.makedirs(_TMP + temporary, exist_ok=True)
+    if _mount_of(temporary, mounted) == _TMP:
+        os.chmod(_TMP + temporary, 0o777)  # noqa: S103 - nobody else sees it
+    else:
+        _bind(_TMP + _TMP, _TMP + temporary)
+
+
+def _make_links(links: dict[str, str]) -> None:
+    for path, target in links.items():
+        if not target:
+            os.makedirs(_TMP + path, exist_ok=True)
+        elif not os.path.lexists(_TMP + path):
+            os.makedirs(os.path.dirname(_TMP + path), exist_ok=True)
+            os.symlink(target, _TMP + path)
+
+
 def _resolved(path: str, links: dict[str, str]) -> str:
-    """Return a path without links, and add those that lead to it."""
+    """Return a path without links, and add those that lead to it, and directories before '..'."""
     parts = path.split("/")[::-1]
     resolved = ""
     followed = 0
@@ -209,6 +244,7 @@ def _resolved(path: str, links: dict[str, str]) -> str:
         if part in ("", "."):
             continue
         if part == "..":
+            links.setdefault(resolved or "/", "")
             resolved = os.path.dirname(resolved).rstrip("/")
             continue
         at = f"{resolved}/{part}"
@@ -223,8 +259,12 @@ def _resolved(path: str, links: dict[str, str]) -> str:
     return resolved or "/"
 
 
-def _is_beneath(path: str, directories: Iterable[str]) -> bool:
-    return any(path == each or path.startswith(f"{each}/") for each in directories)
+def _mount_of(path: str, mounted: Iterable[str]) -> str:
+    return max((each for each in mounted if _is_beneath(path, each)), key=len, default="")
+
+
+def _is_beneath(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(f"{directory.rstrip('/')}/")
 
 
 def _mount_temporary(path: str, options: str) -> None:
