@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from nereid_executor.backends.python.sandbox.given_connections import refuse_connections
 from nereid_executor.backends.python.sandbox.policy import (
     Confinement,
     launcher_command,
@@ -454,21 +455,31 @@ def test_processes_are_limited(confined: Mesh) -> None:
 
 def test_a_given_connection_leads_nowhere_else(tmp_path: Path) -> None:
     """A worker has a TCP connection to a scheduler on another host."""
-    code = (
-        "import ctypes, socket, sys; given = socket.socket(fileno=int(sys.argv[1]));"
-        " assert not ctypes.CDLL(None).connect(given.fileno(), bytes(16), 16); print('ended');"
-        " given.connect(('127.0.0.1', int(sys.argv[2])))"
-    )
+    code = """
+import ctypes, socket, sys
+given = socket.socket(fileno=int(sys.argv[1]))
+# AF_UNSPEC ends the connection.
+assert not ctypes.CDLL(None).connect(given.fileno(), bytes(16), 16)
+try:
+    given.connect(("127.0.0.1", int(sys.argv[2])))
+except PermissionError:
+    print("refused")
+try:
+    # SO_DETACH_FILTER
+    given.setsockopt(socket.SOL_SOCKET, 27, 0)
+except PermissionError:
+    print("locked")
+"""
     with contextlib.ExitStack() as stack:
         scheduler, other = (
             stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)
         )
         given = stack.enter_context(socket.create_connection(scheduler.getsockname()))
+        refuse_connections(given)
         arguments = [str(given.fileno()), str(other.getsockname()[1])]
-        descriptors = (given.fileno(),)
-        ended = confined_program([sys.executable, "-c", code, *arguments], tmp_path, descriptors)
-    assert ended.stdout == "ended\n"
-    assert "PermissionError" in ended.stderr
+        command = [sys.executable, "-c", code, *arguments]
+        ended = confined_program(command, tmp_path, (given.fileno(),))
+    assert ended.stdout == "refused\nlocked\n", ended
 
 
 def test_links_lead_to_what_a_model_may_read(tmp_path: Path) -> None:
