@@ -36,7 +36,7 @@ _MOUNT_SETATTR, _RECURSIVE = 442, 0x8000
 _READ_ONLY = struct.pack("<QQQQ", 1, 0, 0, 0)
 _TMP, _SHM = "/tmp", "/dev/shm"  # noqa: S108 - not names in them
 _STANDARD_STREAMS = ("/dev/fd", "/dev/stdin", "/dev/stdout", "/dev/stderr")
-# Of most architectures.
+# Most architectures share the second number.
 _PIVOT_ROOT = 155 if os.uname().machine == "x86_64" else 41
 _DETACH = 2
 # As the kernel.
