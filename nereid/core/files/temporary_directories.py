@@ -160,13 +160,15 @@ def _remove_tree(path: Path, root: int) -> None:
     removed = 0
     while removed < moved:
         name = f"{prefix}{removed}"
+        removed += 1
         directory = os.open(name, _DIRECTORY, dir_fd=root)
         try:
             moved = _empty(directory, root, prefix, moved)
         finally:
             os.close(directory)
-        os.rmdir(name, dir_fd=root)
-        removed += 1
+        # A file that cannot be deleted does not keep the others.
+        with contextlib.suppress(OSError):
+            os.rmdir(name, dir_fd=root)
     path.rmdir()
 
 
@@ -178,15 +180,20 @@ def _empty(directory: int, root: int, prefix: str, moved: int) -> int:
     with os.scandir(directory) as entries:
         found = [*entries]
     for entry in found:
-        if not entry.is_dir(follow_symlinks=False):
-            os.unlink(entry.name, dir_fd=directory)
-            continue
-        child = os.open(entry.name, os.O_PATH | _DIRECTORY, dir_fd=directory)
-        try:
-            # chmod() by the name would follow a link.
-            os.chmod(f"/proc/self/fd/{child}", _MODE)  # noqa: PTH101
-        finally:
-            os.close(child)
-        os.rename(entry.name, f"{prefix}{moved}", src_dir_fd=directory, dst_dir_fd=root)
-        moved += 1
+        with contextlib.suppress(OSError):
+            if entry.is_dir(follow_symlinks=False):
+                _allow_all(entry.name, directory)
+                os.rename(entry.name, f"{prefix}{moved}", src_dir_fd=directory, dst_dir_fd=root)
+                moved += 1
+            else:
+                os.unlink(entry.name, dir_fd=directory)
     return moved
+
+
+def _allow_all(name: str, directory: int) -> None:
+    """Give this user all rights to a directory, and not to what a link refers to."""
+    found = os.open(name, os.O_PATH | _DIRECTORY, dir_fd=directory)
+    try:
+        Path(f"/proc/self/fd/{found}").chmod(_MODE)
+    finally:
+        os.close(found)
