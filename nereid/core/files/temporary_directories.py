@@ -7,11 +7,12 @@ ones.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import logging
 import os
 import re
-import shutil
+import secrets
 import stat
 import tempfile
 from pathlib import Path
@@ -34,6 +35,7 @@ _PREFIXES: Final = (SERVE, OVERRIDE, PYTHON_ENV, APP, SANDBOX)
 # Suffix and mode of mkdtemp().
 _RANDOM: Final = re.compile(r"[a-z0-9_]{8}")
 _MODE: Final = 0o700
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Lowest inherited descriptor: libraries do not open descriptors this high.
 _HIGH: Final = 200
 
@@ -123,7 +125,7 @@ def begin_removal_of_abandoned() -> None:
 
 def _open(path: Path) -> int:
     """Return a directory's descriptor; raise OSError if it is not this user's."""
-    lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    lock = os.open(path, _DIRECTORY)
     status = os.fstat(lock)
     if status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) == _MODE:
         return lock
@@ -142,5 +144,56 @@ def _remove_unused(path: Path, lock: int) -> bool:
             return False
     except OSError:
         return False
-    shutil.rmtree(path, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        _remove_tree(path, lock)
     return True
+
+
+def _remove_tree(path: Path, root: int) -> None:
+    """Remove a directory, with whatever code of a model has left in it; root: its descriptor.
+
+    shutil.rmtree() takes a call and a descriptor for each level, and rights that it may not have.
+    """
+    os.fchmod(root, _MODE)
+    prefix = secrets.token_hex(8)
+    moved = _empty(root, root, prefix, 0)
+    removed = 0
+    while removed < moved:
+        name = f"{prefix}{removed}"
+        removed += 1
+        directory = os.open(name, _DIRECTORY, dir_fd=root)
+        try:
+            moved = _empty(directory, root, prefix, moved)
+        finally:
+            os.close(directory)
+        # A file that cannot be deleted does not keep the others.
+        with contextlib.suppress(OSError):
+            os.rmdir(name, dir_fd=root)
+    path.rmdir()
+
+
+def _empty(directory: int, root: int, prefix: str, moved: int) -> int:
+    """Delete a directory's files, and move its directories to root, by the numbers from moved on.
+
+    Returns the next number.
+    """
+    with os.scandir(directory) as entries:
+        found = [*entries]
+    for entry in found:
+        with contextlib.suppress(OSError):
+            if entry.is_dir(follow_symlinks=False):
+                _allow_all(entry.name, directory)
+                os.rename(entry.name, f"{prefix}{moved}", src_dir_fd=directory, dst_dir_fd=root)
+                moved += 1
+            else:
+                os.unlink(entry.name, dir_fd=directory)
+    return moved
+
+
+def _allow_all(name: str, directory: int) -> None:
+    """Give this user all rights to a directory, and not to what a link refers to."""
+    found = os.open(name, os.O_PATH | _DIRECTORY, dir_fd=directory)
+    try:
+        Path(f"/proc/self/fd/{found}").chmod(_MODE)
+    finally:
+        os.close(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import json
+import os
 import platform
 import socket
 import subprocess
@@ -15,7 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from nereid_executor.backends.python.sandbox.policy import missing_protection, provided_protection
+from nereid_executor.backends.python.sandbox.given_connections import refuse_connections
+from nereid_executor.backends.python.sandbox.policy import (
+    Confinement,
+    launcher_command,
+    missing_protection,
+    policy_descriptor,
+    provided_protection,
+)
 from tests.support.mesh.mesh import Mesh, has_ended, running, until
 from tests.support.models import python_models
 
@@ -26,15 +34,16 @@ NUMBERS = {
         "ptrace": 101, "process_vm_readv": 310, "mount": 165, "unshare": 272, "setns": 308,
         "keyctl": 250, "add_key": 248, "userfaultfd": 323, "bpf": 321, "perf_event_open": 298,
         "pidfd_getfd": 438, "name_to_handle_at": 303, "io_uring_setup": 425, "shmget": 29,
-        "kexec_load": 246,
+        "kexec_load": 246, "inotify_init1": 294, "clone": 56, "mq_open": 240, "fsopen": 430,
     },
     "aarch64": {
         "ptrace": 117, "process_vm_readv": 270, "mount": 40, "unshare": 97, "setns": 268,
         "keyctl": 219, "add_key": 217, "userfaultfd": 282, "bpf": 280, "perf_event_open": 241,
         "pidfd_getfd": 438, "name_to_handle_at": 264, "io_uring_setup": 425, "shmget": 194,
-        "kexec_load": 104,
+        "kexec_load": 104, "inotify_init1": 26, "clone": 220, "mq_open": 180, "fsopen": 430,
     },
 }[platform.machine()]  # fmt: skip
+MOVE_PAGES = {"x86_64": 279, "aarch64": 239}[platform.machine()]
 CALLS = {
     "ptrace": "16, os.getppid(), 0, 0",
     "process_vm_readv": "os.getppid(), None, 0, None, 0, 0",
@@ -51,17 +60,34 @@ CALLS = {
     "io_uring_setup": "1, 0",
     "shmget": "0, 4096, 0o1600",
     "kexec_load": "0, 0, 0, 0",
+    "inotify_init1": "0",
+    # A child of the executor, which would stay a zombie.
+    "clone": "0x8011, 0, 0, 0, 0",
+    "mq_open": "b'nereid', 0o102, 0o600, None",
+    "fsopen": "b'tmpfs', 0",
 }
-DENIED = ("PermissionError", "EPERM", "Read-only file system")
+# The last one: no such socket in the model's own network.
+DENIED = (
+    "PermissionError", "EPERM", "Read-only file system", "FileNotFoundError",
+    "ConnectionRefusedError",
+)  # fmt: skip
 # Code with {neighbour}, the folder of another model, {state}, {port}, the gateway's, and
-# {listener}, a socket in the model's folder and the name of an abstract one.
+# {listener}, a socket and the name of an abstract one, and {datagrams}, another.
 PROBES = {
     "weights of another model": "open('{neighbour}/1/weights.bin').read()",
+    "size of another model's weights": "os.stat('{neighbour}/1/weights.bin')",
     "code of another model": "open('{neighbour}/1/model.py', 'a')",
     "modes of another model's files": "os.chmod('{neighbour}/1/weights.bin', 0)",
     "names of models": "os.listdir('{neighbour}/..')",
     "state": "open('{state}/secret').read()",
     "own code": "open(pb_utils.get_model_dir() + '/model.py', 'a')",
+    # Others who open the file would wait 45 s.
+    "lease of a file":
+        "import fcntl; file = open(pb_utils.get_model_dir() + '/weights.bin');"
+        " fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK);"
+        " fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)",
+    "notifications of a directory":
+        "import fcntl; fcntl.fcntl(os.open('{neighbour}/..', 0), fcntl.F_NOTIFY, 32)",
     "files of the system": "open('/etc/shadow').read()",
     "home": "os.listdir('/root')",
     "environment of the executor": "open(f'/proc/{{os.getppid()}}/environ').read()",
@@ -70,23 +96,49 @@ PROBES = {
     "descriptors of the executor": "os.listdir(f'/proc/{{os.getppid()}}/fd')",
     "gateway": "import socket; socket.create_connection(('127.0.0.1', {port}), 5)",
     "metadata address": "import socket; socket.create_connection(('169.254.169.254', 80), 0.2)",
-    "unix sockets": "import socket; socket.socket(socket.AF_UNIX)",
     "unix socket by its path":
         "import socket; socket.socket(socket.AF_UNIX).connect('{listener}')",
     "abstract unix socket": "import socket; socket.socket(socket.AF_UNIX).connect('\\0{listener}')",
-    "datagrams": "import socket; socket.socketpair(type=socket.SOCK_DGRAM)",
+    "datagram to a unix socket":
+        "import socket; socket.socketpair(type=socket.SOCK_DGRAM)[0].sendto(b'x', '{datagrams}')",
     "signals": "os.kill(os.getppid(), 0)",
+    "signals by a descriptor":
+        "import signal; signal.pidfd_send_signal(os.pidfd_open(os.getppid()), 0)",
+    "memory policy of the executor":
+        "system_call({move_pages}, os.getppid(), 0, None, None, None, 0)",
+    "score of its memory": "open('/proc/self/oom_score_adj', 'w').write('0')",
+    "settings of the kernel": "open('/proc/sys/vm/swappiness', 'r+')",
     "limits of the executor":
         "import resource; resource.prlimit(os.getppid(), resource.RLIMIT_CORE, (0, 0))",
     "affinity of the executor": "os.sched_setaffinity(os.getppid(), os.sched_getaffinity(0))",
     "loads and unloads": "pb_utils.unload_model('neighbour')",
 }  # fmt: skip
-LISTENER = "listener"
+LISTENER, DATAGRAMS = "listener", "datagrams"
 FILL_DISK = """
 import tempfile
 for number in range(100):
     with open(f"{tempfile.gettempdir()}/{number}", "wb") as file:
         file.write(bytes(1 << 20))
+"""
+EMPTY_FILES = """
+import tempfile
+directory = tempfile.mkdtemp()
+try:
+    for number in range(2000):
+        open(f"{directory}/{number}", "w").close()
+finally:
+    import shutil
+    shutil.rmtree(directory)
+"""
+# Cuts off the memory of which the executor reads the number of the last batch, then ends.
+CUT = """
+for entry in os.listdir("/proc/self/fd"):
+    link = f"/proc/self/fd/{entry}"
+    if os.path.lexists(link) and "nereid-worker" in os.readlink(link):
+        try:
+            os.truncate(link, 0)
+        except PermissionError:
+            reply = "refused"
 """
 FILE_SIZE = "os.truncate(os.memfd_create('x'), 1 << 30)"
 CPU = 'parameters { key: "sandbox_cpu_seconds" value { string_value: "2" } }'
@@ -150,6 +202,14 @@ if not os.path.exists(mark):
     reply = "only once"
 """
 
+# Raises where the model's own handler does not catch it.
+FAILURE = """
+made = pb_utils.InferenceResponse
+def fail(_):
+    pb_utils.InferenceResponse = made
+    open("/etc/shadow")
+pb_utils.InferenceResponse = fail
+"""
 # A call of a model that the operator does not allow, in the ordinary way, and for its readiness.
 FORBIDDEN_CALLS = """
 code = pb_utils.Tensor("CODE", np.array([b"reply = 1"], np.object_))
@@ -228,12 +288,14 @@ def root() -> Iterator[Path]:
             (model / "1" / "weights.bin").write_text("weights")
         (root / "state").mkdir()
         (root / "state" / "secret").write_text("state")
-        path = str(root / "models" / "prober" / LISTENER)
+        path = str(root / LISTENER)
         with contextlib.ExitStack() as stack:
             for address in (path, f"\0{path}"):
                 listener = stack.enter_context(socket.socket(socket.AF_UNIX))
                 listener.bind(address)
                 listener.listen()
+            receiver = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+            receiver.bind(str(root / DATAGRAMS))
             yield root
 
 
@@ -256,6 +318,25 @@ def free(root: Path) -> Iterator[Mesh]:
         yield mesh
 
 
+def confined_program(
+    command: list[str], temporary: Path, descriptors: tuple[int, ...], *read: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a program as the launcher starts workers."""
+    paths = (sys.prefix, sys.base_prefix, *read)
+    confinement = Confinement(frozenset(), paths, frozenset(), 1 << 40, 1 << 20, 64)
+    policy = policy_descriptor(confinement.policy(command, temporary / "own"))
+    try:
+        return subprocess.run(
+            launcher_command(policy),
+            pass_fds=(policy, *descriptors),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    finally:
+        os.close(policy)
+
+
 def run(mesh: Mesh, code: str, model: str = "prober") -> str:
     """Return what the model's code replies."""
     tensor = {"name": "CODE", "datatype": "BYTES", "shape": [1], "data": [code]}
@@ -273,7 +354,9 @@ def probe(mesh: Mesh, name: str) -> str:
             neighbour=root / "models" / "neighbour",
             state=root / "state",
             port=mesh.http_port,
-            listener=root / "models" / "prober" / LISTENER,
+            listener=root / LISTENER,
+            datagrams=root / DATAGRAMS,
+            move_pages=MOVE_PAGES,
         ),
     )
 
@@ -297,9 +380,10 @@ def test_system_calls_are_refused(confined: Mesh, name: str) -> None:
     "name",
     [
         "weights of another model", "names of models", "state",
-        "command line of the executor", "gateway", "unix sockets", "datagrams", "signals",
+        "command line of the executor", "gateway", "datagram to a unix socket", "signals",
         "unix socket by its path", "abstract unix socket",
-        "affinity of the executor",
+        "affinity of the executor", "size of another model's weights", "lease of a file",
+        "notifications of a directory", "signals by a descriptor", "memory policy of the executor",
     ],
 )  # fmt: skip
 def test_the_same_probes_succeed_without_the_sandbox(free: Mesh, name: str) -> None:
@@ -325,8 +409,40 @@ def test_temporary_files_are_its_own(confined: Mesh, free: Mesh, tmp_path: Path)
     assert not Path(own).exists()
 
 
+def test_its_network_is_its_own(confined: Mesh, free: Mesh) -> None:
+    code = "reply = open('/proc/self/net/unix').read()"
+    assert "scheduler.sock" not in run(confined, code)
+    assert "scheduler.sock" in run(free, code)
+
+
+def test_the_executor_does_not_read_memory_that_a_model_cuts_off(
+    confined: Mesh, free: Mesh
+) -> None:
+    """A page that is not there would kill it, with the workers of all models (SIGBUS)."""
+    for mesh in (confined, free):
+        executors = mesh.children("nereid_executor")
+        assert run(mesh, CUT, "neighbour") == "refused"
+        with contextlib.suppress(KeyError):
+            run(mesh, "os._exit(0)", "neighbour")
+        assert run(mesh, "reply = 1", "neighbour") == "1"
+        assert mesh.children("nereid_executor") == executors
+
+
+def test_without_memory_the_kernel_ends_workers_first(confined: Mesh, free: Mesh) -> None:
+    code = "reply = open('/proc/self/oom_score_adj').read()"
+    assert int(run(confined, code)) == min(1000, int(run(free, code)) + 500)
+
+
+def test_an_error_says_what_to_do(confined: Mesh) -> None:
+    tensor = {"name": "CODE", "datatype": "BYTES", "shape": [1], "data": [FAILURE]}
+    body = json.dumps({"inputs": [tensor]}).encode()
+    _, response = confined.get("/v2/models/prober/infer", "POST", body)
+    assert "/etc/shadow' (the model is confined" in response.decode()
+
+
 def test_limits(confined: Mesh) -> None:
     assert "No space left" in run(confined, FILL_DISK)
+    assert "No space left" in run(confined, EMPTY_FILES, "burner")
     assert "File too large" in run(confined, FILE_SIZE)
     assert "MemoryError" in run(confined, FILL_MEMORY)
 
@@ -337,12 +453,85 @@ def test_processes_are_limited(confined: Mesh) -> None:
     assert run(confined, "os.setreuid(0, 0)").startswith("PermissionError")
 
 
+def test_a_given_connection_leads_nowhere_else(tmp_path: Path) -> None:
+    """A worker has a TCP connection to a scheduler on another host."""
+    code = """
+import ctypes, socket, sys
+given = socket.socket(fileno=int(sys.argv[1]))
+# AF_UNSPEC ends the connection.
+assert not ctypes.CDLL(None).connect(given.fileno(), bytes(16), 16)
+try:
+    given.connect(("127.0.0.1", int(sys.argv[2])))
+except PermissionError:
+    print("refused")
+try:
+    # SO_DETACH_FILTER
+    given.setsockopt(socket.SOL_SOCKET, 27, 0)
+except PermissionError:
+    print("locked")
+"""
+    with contextlib.ExitStack() as stack:
+        scheduler, other = (
+            stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)
+        )
+        given = stack.enter_context(socket.create_connection(scheduler.getsockname()))
+        refuse_connections(given)
+        arguments = [str(given.fileno()), str(other.getsockname()[1])]
+        command = [sys.executable, "-c", code, *arguments]
+        ended = confined_program(command, tmp_path, (given.fileno(),))
+    assert ended.stdout == "refused\nlocked\n", ended
+
+
+def test_links_lead_to_what_a_model_may_read(tmp_path: Path) -> None:
+    """Interpreters and repositories often have several, one after another."""
+    (tmp_path / "3.11.7" / "bin").mkdir(parents=True)
+    (tmp_path / "3.11.7" / "bin" / "file").write_text("x")
+    (tmp_path / "3.11").symlink_to("3.11.7")
+    (tmp_path / "current").symlink_to(tmp_path / "3.11")
+    (tmp_path / "3.11.7" / "other").symlink_to("../current/bin")
+    (tmp_path / "passed").mkdir()
+    named = tmp_path / "passed" / ".." / "current" / "other" / ".." / "bin" / "file"
+    (tmp_path / "circle").symlink_to("circle")
+    code = f"print(open({str(named)!r}).read()); print(sorted(os.listdir('/tmp')))"
+    command = [sys.executable, "-c", f"import os; {code}"]
+    ended = confined_program(command, tmp_path, (), str(named), str(tmp_path / "circle"))
+    assert ended.stdout.splitlines()[:1] == ["x"], ended
+
+
+@pytest.mark.parametrize("read", ["/", "/tmp", "/dev", "parent"])
+def test_temporary_files_are_its_own_also_in_directories_that_it_may_read(
+    tmp_path: Path, read: str
+) -> None:
+    """Operators may name a directory that TMPDIR lies in, or all."""
+    own = tmp_path / "own"
+    own.mkdir()
+    code = (
+        "import os; open('x', 'w'); open('/tmp/of-a-confined-model', 'w');"
+        " open('/dev/shm/of-a-confined-model', 'w'); print(os.path.exists('x'))"
+    )
+    path = str(tmp_path) if read == "parent" else read
+    ended = confined_program([sys.executable, "-c", code], tmp_path, (), path)
+    assert ended.stdout == "True\n", ended
+    assert not [*own.iterdir()]
+    assert not Path("/tmp/of-a-confined-model").exists()
+    assert not Path("/dev/shm/of-a-confined-model").exists()
+
+
 def test_what_a_model_starts_ends_with_it(confined: Mesh) -> None:
     pid = int(run(confined, ESCAPE, "neighbour"))
     assert not has_ended(pid)
     with contextlib.suppress(KeyError):
         run(confined, "os._exit(0)", "neighbour")
     until(lambda: has_ended(pid), "the process to end")
+
+
+def test_what_a_model_starts_ends_with_a_killed_executor(root: Path, tmp_path: Path) -> None:
+    """The kernel ends the worker alone."""
+    with running(root / "models", tmp_path / "log", "--sandbox-models") as mesh:
+        pid = int(run(mesh, ESCAPE))
+        assert not has_ended(pid)
+        mesh.kill("nereid_executor")
+        until(lambda: has_ended(pid), "the process to end")
 
 
 def test_cpu_time_is_limited(confined: Mesh) -> None:

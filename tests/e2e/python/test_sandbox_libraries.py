@@ -74,12 +74,12 @@ axes.set_title("waves")
 file = io.BytesIO()
 figure.savefig(file, format="png", metadata={"Software": None})
 pyplot.close(figure)
-reply = len(file.getvalue()) > 5000
+reply = len(file.getvalue()) > 5000, os.path.basename(matplotlib.get_configdir())
 """,
     "process pools": """
 import concurrent.futures, multiprocessing
 replies = []
-for method in ("fork", "spawn"):
+for method in ("fork", "spawn", "forkserver"):
     context = multiprocessing.get_context(method)
     with concurrent.futures.ProcessPoolExecutor(2, mp_context=context) as pool:
         replies.append(list(pool.map(pow, range(5), range(5))))
@@ -95,6 +95,9 @@ array = np.ndarray((125,), np.float64, memory.buf)
 array[:] = 2
 with multiprocessing.get_context("fork").Pool(2) as pool:
     replies.append(sum(pool.map(float, array.tolist())))
+with multiprocessing.Manager() as manager:
+    shared = manager.dict(a=1)
+    replies.append(dict(shared))
 del array
 memory.close()
 memory.unlink()
@@ -139,13 +142,14 @@ second = database.execute("select max(x) from rows").fetchall()
 reply = [first, second, shutil.disk_usage(Path.home()).total > 0]
 """,
     "the system": """
-import locale, os, pwd, ssl, time, zoneinfo, multiprocessing, platform, uuid
+import getpass, locale, os, pwd, ssl, time, zoneinfo, multiprocessing, platform, uuid
 context = ssl.create_default_context()
 reply = [time.tzname, pwd.getpwuid(0).pw_name, str(zoneinfo.ZoneInfo("Europe/Athens")),
          multiprocessing.cpu_count(), os.cpu_count(), len(os.sched_getaffinity(0)),
          platform.platform(), "MemTotal" in open("/proc/meminfo").read(),
          "VmRSS" in open("/proc/self/status").read(), os.path.exists("/proc/self/maps"),
          bool(open("/proc/self/cgroup").read()), os.path.isdir("/sys/devices/system/cpu"),
+         getpass.getuser(), os.access(os.path.expanduser("~"), os.W_OK),
          bool(open("/proc/cpuinfo").read()), len(os.urandom(8)), uuid.uuid4().version]
 """,
 }
@@ -165,7 +169,7 @@ for _ in range(20):
     optimizer.step()
 torch.save(net.state_dict(), "net.pt")
 net.load_state_dict(torch.load("net.pt"))
-loader = torch.utils.data.DataLoader(torch.arange(32), batch_size=8)
+loader = torch.utils.data.DataLoader(torch.arange(32), batch_size=8, num_workers=2)
 scripted = torch.jit.trace(net, x)
 reply = [round(loss.item(), 4), sum(int(batch.sum()) for batch in loader),
          round(scripted(x).sum().item(), 3)]

@@ -116,7 +116,7 @@ static int execute(char *command) {
     if (sscanf(command, "fill %ld", &number) == 1) return fill(number);
     if (sscanf(command, "call %ld %ld %ld %ld", &number, &a, &b, &c) == 4)
         return outcome(syscall(number, a == -7 ? getppid() : a, b, c, 0, 0, 0));
-    if (!strcmp(command, "unix")) return outcome(socket(AF_UNIX, SOCK_STREAM, 0));
+    if (!strcmp(command, "netlink")) return outcome(socket(AF_NETLINK, SOCK_RAW, 0));
     if (!strcmp(command, "signal")) return outcome(kill(getppid(), 0));
     if (!strcmp(command, "limit")) return outcome(prlimit(getppid(), RLIMIT_CORE, &none, NULL));
     if (!strcmp(command, "constructor")) return of_constructor;

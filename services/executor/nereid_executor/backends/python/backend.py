@@ -36,6 +36,7 @@ from nereid_executor.backends.python.messages.request_metadata import (
     tensors_of,
 )
 from nereid_executor.backends.python.messages.response_heads import ResponseHeads
+from nereid_executor.backends.python.sandbox.policy import sandbox_advice
 from nereid_executor.backends.python.supervisor.direct_supervisor import DirectSupervisor
 from nereid_executor.backends.python.supervisor.model_calls import ModelCalls
 from nereid_executor.backends.python.supervisor.notifications import NotificationHandler
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
 
     from nereid.shm.reference import SharedMemory
     from nereid_executor.backends.direct_serving import StreamContext
+    from nereid_executor.backends.python.sandbox.policy import Confinement
 
 _log = logging.getLogger(__name__)
 
@@ -105,7 +107,7 @@ def describe_within(
         )
         try:
             worker.wait_for(wire.STARTED, settings.start_s)
-            worker.send_json(wire.DESCRIBE, _model_settings(config, path))
+            worker.send_json(wire.DESCRIBE, _model_settings(config, path, settings.confinement))
             limits_s = [limit for limit in (settings.initialize_s, limit_s) if limit is not None]
             body = worker.wait_for(wire.DESCRIBED, min(limits_s, default=None))
             described = json.loads(bytes(body))
@@ -138,7 +140,9 @@ def _model_file(config: model_config_pb2.ModelConfig, version_path: Path) -> Pat
     return path
 
 
-def _model_settings(config: model_config_pb2.ModelConfig, path: Path) -> dict[str, Any]:
+def _model_settings(
+    config: model_config_pb2.ModelConfig, path: Path, confinement: Confinement | None
+) -> dict[str, Any]:
     return {
         "model_config": config_json(visible_config(config)).decode(),
         "version_path": str(path.parent),
@@ -146,6 +150,7 @@ def _model_settings(config: model_config_pb2.ModelConfig, path: Path) -> dict[st
         "decoupled": config.model_transaction_policy.decoupled,
         "iterative": config.sequence_batching.iterative_sequence,
         "verbose": logging.getLogger().isEnabledFor(logging.DEBUG),
+        "advice": sandbox_advice(confinement),
     }
 
 
@@ -242,8 +247,9 @@ class PythonModel(DirectServing):
             path = _model_file(spec.config, spec.version_path)
             has_segments = spec.mesh is not None and settings.confinement is None
             memory = spec.mesh.memory if spec.mesh is not None and has_segments else None
-            message = {"args": self._initialize_arguments(), "memory": memory}
-            worker.send_json(wire.INITIALIZE, {**_model_settings(spec.config, path), **message})
+            message = _model_settings(spec.config, path, settings.confinement)
+            message |= {"args": self._initialize_arguments(), "memory": memory}
+            worker.send_json(wire.INITIALIZE, message)
             body = worker.wait_for(wire.INITIALIZED, settings.initialize_s, spec.is_wanted)
             has_is_ready = body == b"true"
         except (wire.LostError, wire.SlowError) as error:

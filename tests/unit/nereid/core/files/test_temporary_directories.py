@@ -55,6 +55,27 @@ def test_it_is_there_until_the_last_user_releases_it() -> None:
     assert not second.path.exists()
 
 
+def test_it_is_removed_whatever_a_model_left_in_it(temporary: Path) -> None:
+    """A tree that is deeper than Python calls go, without rights, and with links to others."""
+    outside = temporary / "outside"
+    outside.mkdir()
+    (outside / "file").touch()
+    directory = TemporaryDirectory.make(OVERRIDE)
+    level = os.open(directory.path, os.O_DIRECTORY)
+    for _ in range(2 * sys.getrecursionlimit()):
+        os.mkdir("d", dir_fd=level)
+        below = os.open("d", os.O_DIRECTORY, dir_fd=level)
+        os.symlink(outside, "link", dir_fd=below)
+        os.close(level)
+        level = below
+    os.close(level)
+    (directory.path / "closed").mkdir(mode=0)
+    directory.path.chmod(0)
+    directory.release()
+    assert [*temporary.iterdir()] == [outside]
+    assert (outside / "file").exists()
+
+
 def test_a_descriptor_keeps_it() -> None:
     directory = TemporaryDirectory.make(SERVE)
     shared = directory.share()

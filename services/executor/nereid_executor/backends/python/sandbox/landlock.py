@@ -29,7 +29,7 @@ SHARED = _READ_FILE | _WRITE_FILE | _TRUNCATE | 0x120
 _ALL_BY_ABI = (0, 0x1FFF, 0x3FFF, 0x7FFF, 0x7FFF, 0xFFFF)
 _TCP = 3
 _SCOPES = 3
-_NET_ABI, _SCOPE_ABI = 4, 6
+_NET_ABI, SCOPE_ABI = 4, 6
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -42,7 +42,7 @@ def abi() -> int:
 def handled_rights(version: int) -> tuple[int, int, int]:
     """Return the rights that a version can refuse: on files, on TCP, and the scopes."""
     files = _ALL_BY_ABI[min(version, len(_ALL_BY_ABI) - 1)]
-    return files, _TCP if version >= _NET_ABI else 0, _SCOPES if version >= _SCOPE_ABI else 0
+    return files, _TCP if version >= _NET_ABI else 0, _SCOPES if version >= SCOPE_ABI else 0
 
 
 def restrict(version: int, rules: Iterable[tuple[str, int]], *, network: bool) -> None:
@@ -53,7 +53,7 @@ def restrict(version: int, rules: Iterable[tuple[str, int]], *, network: bool) -
     files, tcp, scopes = handled_rights(version)
     attributes = struct.pack("<QQQ", files, 0 if network else tcp, scopes)
     # Kernels refuse sizes with bits that they do not know.
-    size = 8 if version < _NET_ABI else 16 if version < _SCOPE_ABI else 24
+    size = 8 if version < _NET_ABI else 16 if version < SCOPE_ABI else 24
     ruleset = _call(_CREATE_RULESET, attributes, size, 0)
     for path, rights in rules:
         try:

@@ -4,7 +4,7 @@ It runs before the interpreter because that may be the model's own program. It i
 so it imports little: typing, json and pathlib would take longer than all of its work.
 """
 
-# ruff: noqa: PTH103, PTH110, PTH112, PTH120, PTH123
+# ruff: noqa: PTH101, PTH103, PTH110, PTH112, PTH114, PTH115, PTH120, PTH123, PTH211
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from . import landlock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
 _SET_NO_NEW_PRIVS, _CAPBSET_DROP, _SET_SECUREBITS, _CAP_AMBIENT = 38, 24, 28, 47
@@ -28,12 +29,22 @@ _SET_FILTER, _SPEC_ALLOW = 1, 4
 # SECBIT_NOROOT, SECBIT_NO_SETUID_FIXUP, and their locks.
 _SECUREBITS = 0xF
 _CAPABILITY_VERSION = 0x20080522
-_NEWNS, _NEWUSER, _NEWIPC = 0x20000, 0x10000000, 0x08000000
+_NEWNS, _NEWUSER, _NEWIPC, _NEWNET = 0x20000, 0x10000000, 0x08000000, 0x40000000
 _NOSUID, _NODEV, _BIND, _REC, _PRIVATE = 2, 4, 4096, 16384, 1 << 18
 _MOUNT_SETATTR, _RECURSIVE = 442, 0x8000
 # struct mount_attr with MOUNT_ATTR_RDONLY.
 _READ_ONLY = struct.pack("<QQQQ", 1, 0, 0, 0)
 _TMP, _SHM = "/tmp", "/dev/shm"  # noqa: S108 - not names in them
+_STANDARD_STREAMS = ("/dev/fd", "/dev/stdin", "/dev/stdout", "/dev/stderr")
+# Most architectures share the second number.
+_PIVOT_ROOT = 155 if os.uname().machine == "x86_64" else 41
+_DETACH = 2
+# As the kernel.
+_MAX_LINKS = 40
+# An inode takes memory of the kernel, also that of an empty file.
+_BYTES_PER_INODE, _MIN_INODES, _MAX_ROOT_INODES = 16384, 1024, 4096
+# A thousandth of the memory that counts: without memory, the kernel ends workers, not executors.
+_OOM_SCORE, _MAX_OOM_SCORE = 500, 1000
 _HIGHEST_CAPABILITY = 63
 # No user has this number; it is among the 65,536 of a container's.
 _COUNTED_USER = 65432
@@ -56,6 +67,7 @@ def main(descriptor: int) -> None:
 
 def confine(policy: dict[str, Any]) -> dict[str, int]:
     """Confine this process as far as the kernel can; return what it provides."""
+    _raise_oom_score()
     is_root = os.geteuid() == 0
     is_counted = is_root and not any(name.startswith("LD_") for name in os.environ)
     is_private = _make_namespaces(policy, is_counted)
@@ -80,13 +92,27 @@ def confine(policy: dict[str, Any]) -> dict[str, int]:
             *shared,
         ]
         landlock.restrict(version, rules, network=policy["network"])
-    has_filter = _set_filter(policy["filter"])
+    # Landlock does not cover connect() to a path, but the root has no sockets of others. It keeps
+    # connections that the process was given from being directed elsewhere.
+    has_unix = is_private and version >= landlock.SCOPE_ABI
+    has_filter = _set_filter(policy["unix_filter" if has_unix else "filter"])
     return {
         "landlock": version,
         "seccomp": int(has_filter),
         "namespaces": int(is_private),
         "process_limit": int(counts),
     }
+
+
+def _raise_oom_score() -> None:
+    path = "/proc/self/oom_score_adj"
+    try:
+        with open(path, encoding="ascii") as file:
+            score = int(file.read())
+        _write(path, str(min(score + _OOM_SCORE, _MAX_OOM_SCORE)))
+    except OSError:
+        # Some containers do not allow it.
+        pass
 
 
 def _uid_outside() -> int:
@@ -105,7 +131,10 @@ def _make_namespaces(policy: dict[str, Any], is_counted: bool) -> bool:
     mapped = [f"{user} {user} 1", f"{_COUNTED_USER} {_COUNTED_USER} 1"]
     # Only a process outside may map other users than its own.
     mapper = _Mapper(mapped) if is_counted else None
-    has_namespaces = _libc.unshare(_NEWUSER | _NEWNS | _NEWIPC) == 0
+    namespaces = _NEWUSER | _NEWNS | _NEWIPC
+    # Its own network has no list of others' connections (/proc/self/net).
+    with_network = namespaces if policy["network"] else namespaces | _NEWNET
+    has_namespaces = _libc.unshare(with_network) == 0 or _libc.unshare(namespaces) == 0
     is_mapped = mapper is not None and mapper.write()
     if not has_namespaces:
         return False
@@ -118,26 +147,133 @@ def _make_namespaces(policy: dict[str, Any], is_counted: bool) -> bool:
         _write("/proc/self/gid_map", f"{group} {group} 1")
         _check(_libc.mount(None, b"/", None, _REC | _PRIVATE, None))
         # Landlock does not cover modes, owners and times of files.
-        _check(_libc.syscall(_MOUNT_SETATTR, -1, b"/", _RECURSIVE, _READ_ONLY, len(_READ_ONLY)))
-        options = f"size={policy['temporary_bytes']},mode=700".encode()
-        kept = [
-            (path, os.open(path, os.O_PATH | os.O_CLOEXEC))
-            for path in policy["read"]
-            if path.startswith(f"{_TMP}/") and os.path.exists(path)
-        ]
-        for path in (_TMP, _SHM):
-            flags = _NOSUID | _NODEV
-            _check(_libc.mount(b"tmpfs", path.encode(), b"tmpfs", flags, options))
-        os.makedirs(policy["temporary"], exist_ok=True)
-        if not policy["temporary"].startswith(f"{_TMP}/"):
-            _bind(_TMP, policy["temporary"])
-        for path, descriptor in kept:
-            _bind(f"/proc/self/fd/{descriptor}", path)
-            # A forked process executes no other program, which would close it.
-            os.close(descriptor)
+        _set_read_only(_RECURSIVE)
+        _make_root(policy)
+        if is_mapped:
+            # access() asks for the real user, whom no file belongs to. Nobody else sees those that
+            # this process makes.
+            os.umask(0)
     except OSError:
         return False
     return True
+
+
+def _make_root(policy: dict[str, Any]) -> None:
+    """Give this process a root directory that has the files of its policy alone.
+
+    Landlock keeps nobody from asking whether a file exists and for its size, or from connecting to
+    a Unix socket.
+    """
+    # The value of a directory is empty.
+    links: dict[str, str] = {}
+    paths = (*policy["read"], *policy["devices"], *policy["command"][:1], "/proc")
+    found = {_resolved(path, links) for path in paths}
+    for path in _STANDARD_STREAMS:
+        if os.path.islink(path):
+            links[path] = os.readlink(path)
+    # The new root hides /tmp, in which some of them may lie.
+    opened = {
+        path: os.open(path, os.O_PATH | os.O_CLOEXEC)
+        for path in found.difference((_TMP, _SHM))
+        if os.path.exists(path)
+    }
+    _mount_temporary(_TMP, f"nr_inodes={_MAX_ROOT_INODES},mode=755")
+    try:
+        _fill_root(policy, opened, links)
+        os.chdir(_TMP)
+        # The old root lies above the new one then.
+        _check(_libc.syscall(_PIVOT_ROOT, b".", b"."))
+    except OSError:
+        _libc.umount2(_TMP.encode(), _DETACH)
+        raise
+    finally:
+        # A forked process executes no other program, which would close them.
+        for descriptor in opened.values():
+            os.close(descriptor)
+    _check(_libc.umount2(b".", _DETACH))
+    os.chdir("/")
+    _set_read_only(0)
+
+
+def _fill_root(policy: dict[str, Any], opened: dict[str, int], links: dict[str, str]) -> None:
+    """Mount the opened paths and temporary directories in the new root, which is at /tmp."""
+    size = policy["temporary_bytes"]
+    options = f"size={size},nr_inodes={max(size // _BYTES_PER_INODE, _MIN_INODES)},mode=777"
+    # The value of a directory for temporary files is False.
+    mounted: dict[str, bool] = {}
+    for path in sorted((*opened, _TMP, _SHM)):
+        if path not in opened:
+            os.makedirs(_TMP + path, exist_ok=True)
+            _mount_temporary(_TMP + path, options)
+            mounted[path] = False
+        elif not mounted.get(_mount_of(path, mounted), False):
+            _bind(f"/proc/self/fd/{opened[path]}", _TMP + path)
+            mounted[path] = True
+    bound = [path for path, is_bound in mounted.items() if is_bound]
+    _make_links(
+        {
+            path: target
+            for path, target in links.items()
+            if not any(_is_beneath(path, each) for each in bound)
+        }
+    )
+    temporary = policy["temporary"]
+    os.makedirs(_TMP + temporary, exist_ok=True)
+    if _mount_of(temporary, mounted) == _TMP:
+        os.chmod(_TMP + temporary, 0o777)  # noqa: S103 - nobody else sees it
+    else:
+        _bind(_TMP + _TMP, _TMP + temporary)
+
+
+def _make_links(links: dict[str, str]) -> None:
+    for path, target in links.items():
+        if not target:
+            os.makedirs(_TMP + path, exist_ok=True)
+        elif not os.path.lexists(_TMP + path):
+            os.makedirs(os.path.dirname(_TMP + path), exist_ok=True)
+            os.symlink(target, _TMP + path)
+
+
+def _resolved(path: str, links: dict[str, str]) -> str:
+    """Return a path without links, and add those that lead to it, and directories before '..'."""
+    parts = path.split("/")[::-1]
+    resolved = ""
+    followed = 0
+    while parts:
+        part = parts.pop()
+        if part in ("", "."):
+            continue
+        if part == "..":
+            links.setdefault(resolved or "/", "")
+            resolved = os.path.dirname(resolved).rstrip("/")
+            continue
+        at = f"{resolved}/{part}"
+        if followed == _MAX_LINKS or not os.path.islink(at):
+            resolved = at
+            continue
+        followed += 1
+        links[at] = target = os.readlink(at)
+        parts += target.split("/")[::-1]
+        if target.startswith("/"):
+            resolved = ""
+    return resolved or "/"
+
+
+def _mount_of(path: str, mounted: Iterable[str]) -> str:
+    return max((each for each in mounted if _is_beneath(path, each)), key=len, default="")
+
+
+def _is_beneath(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(f"{directory.rstrip('/')}/")
+
+
+def _mount_temporary(path: str, options: str) -> None:
+    flags = _NOSUID | _NODEV
+    _check(_libc.mount(b"tmpfs", path.encode(), b"tmpfs", flags, options.encode()))
+
+
+def _set_read_only(flags: int) -> None:
+    _check(_libc.syscall(_MOUNT_SETATTR, -1, b"/", flags, _READ_ONLY, len(_READ_ONLY)))
 
 
 def _bind(source: str, path: str) -> None:

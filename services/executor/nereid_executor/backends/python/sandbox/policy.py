@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import marshal
 import os
+import pwd
 import re
 import site
 import subprocess
@@ -69,10 +71,32 @@ _GPU_DEVICES: Final = re.compile(r"nvidia.*|dri|kfd|dxg")
 _VARIABLES: Final = re.compile(
     "PATH|LANG|LANGUAGE|TZ|USER|LOGNAME|NO_COLOR|LD_LIBRARY_PATH|LD_PRELOAD|(LC|OMP|GOMP|KMP|MKL|"
     "OPENBLAS|NUMEXPR|BLIS|PYTHON|CUDA|CUDNN|CUBLAS|NVIDIA|NCCL|TORCH|PYTORCH|TF_CPP|TF_FORCE|TF_ENABLE|TF_XLA|TF_GPU|XLA|JAX|ORT|TRT|"
-    "MALLOC|TOKENIZERS|OPENCV|OPENCL|ROCM|HIP|HSA)_.*|PYTHON[A-Z]+"
+    "MALLOC|TOKENIZERS|OPENCV|OPENCL|ROCM|HIP|HSA)_.*|PYTHON[A-Z]+|SSL_CERT_(FILE|DIR)|"
+    "(REQUESTS|CURL)_CA_BUNDLE|(HF_HUB|HF_DATASETS|TRANSFORMERS)_OFFLINE"
 )
-_SECRET: Final = re.compile("KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
+_SECRET: Final = re.compile("KEY|TOKEN(?!IZERS)|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
 _PROBE_TIMEOUT_S: Final = 30.0
+
+
+# These texts explain errors of confined models, by errno.
+_HIDDEN_FILES: Final = (
+    "the model is confined, and does not see files that the operator does not name by"
+    " --sandbox-read-path"
+)
+_ADVICE: Final = {
+    errno.ENOENT: _HIDDEN_FILES,
+    errno.EACCES: _HIDDEN_FILES,
+    errno.EROFS: "the model is confined, and may write to HOME, and by tempfile, alone",
+    errno.EPERM: "the model is confined, and has no network unless its parameter sandbox_allow and"
+    " --sandbox-allow name it",
+}
+
+
+def sandbox_advice(confinement: Confinement | None) -> dict[str, str]:
+    """Return what explains a worker's errors to the model's author, by errno as JSON has it."""
+    if confinement is None:
+        return {}
+    return {str(number): text for number, text in _ADVICE.items()}
 
 
 @dataclass(frozen=True)
@@ -112,7 +136,8 @@ class Confinement:
             "temporary": str(temporary),
             "temporary_bytes": self.temporary_bytes,
             "network": network,
-            "filter": _filter(network),
+            "filter": _filter(network, unix=False),
+            "unix_filter": _filter(network, unix=True),
             "limits": {
                 "CORE": 0,
                 "FSIZE": self.temporary_bytes,
@@ -127,7 +152,17 @@ class Confinement:
     def environ(self, environ: Mapping[str, str], temporary: Path) -> dict[str, str]:
         """Return the variables of environ that a worker gets, with its own directories."""
         own = str(temporary)
-        return {**confined_environ(environ, self.variables), "HOME": own, "TMPDIR": own}
+        kept = confined_environ(environ, self.variables)
+        # getpass.getuser() would ask for the name of the user by whom processes are counted.
+        user = kept.get("LOGNAME") or kept.get("USER") or _user_name()
+        return {**kept, "LOGNAME": user, "USER": user, "HOME": own, "TMPDIR": own}
+
+
+def _user_name() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
 
 
 def confined_environ(environ: Mapping[str, str], given: Collection[str]) -> dict[str, str]:
@@ -228,8 +263,9 @@ def missing_protection(provided: Mapping[str, int]) -> list[str]:
         missing.append("no seccomp: sockets and all system calls are open to models")
     if not provided.get("namespaces"):
         missing.append(
-            "no user namespaces: models share /dev/shm, can change modes and times of"
-            " this user's files, and have no bound on processes and on all temporary files together"
+            "no user namespaces: models share /dev/shm, find others' files and connections, can"
+            " change modes and times of this user's files, have no Unix sockets, and no bound on"
+            " processes and on all temporary files together"
         )
     elif not provided.get("process_limit"):
         missing.append(
@@ -251,9 +287,9 @@ def policy_descriptor(policy: bytes) -> int:
 
 
 @cache
-def _filter(network: bool) -> bytes:
+def _filter(network: bool, *, unix: bool) -> bytes:
     try:
-        return seccomp.build_filter(os.uname().machine, network=network)
+        return seccomp.build_filter(os.uname().machine, network=network, unix=unix)
     except ValueError:
         return b""
 
@@ -271,7 +307,8 @@ def _callable_models(name: str, rules: tuple[str, ...]) -> NamePatterns | None:
 def _readable(
     config: model_config_pb2.ModelConfig, model_path: Path, python: str, given: tuple[str, ...]
 ) -> tuple[str, ...]:
-    paths = [str(model_path.resolve()), *_prefixes(python), *given]
+    # The worker opens it by its name in the repository, to which links may lead.
+    paths = [str(model_path.resolve()), str(model_path.absolute()), *_prefixes(python), *given]
     file = Path(config.default_model_filename)
     if file.is_absolute():
         # The model.py of a Python-based backend.

@@ -22,6 +22,8 @@ _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 
 _UNIX, _INET, _INET6 = 1, 2, 10
 _SOCKET_TYPE_MASK, _DATAGRAM = 0xF, 2
+# A parent that does not know of a child does not wait for it.
+_CLONE_PARENT: Final = 0x8000
 # CLONE_NEWTIME, NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET. The lowest bit of
 # CLONE_NEWTIME belongs to clone()'s exit signal, and clone() ignores it.
 _NAMESPACES: Final = 0x7E020000
@@ -65,6 +67,9 @@ REFUSED: Final = {
     "name_to_handle_at": SystemCall(303, 264),
     "open_by_handle_at": SystemCall(304, 265),
     "fanotify_init": SystemCall(300, 262),
+    # Landlock lets any directory be watched, which tells the names of files that others open.
+    "inotify_init": SystemCall(253, None),
+    "inotify_init1": SystemCall(294, 26),
     # Keys, and objects that all processes of a user share by number.
     "add_key": SystemCall(248, 217),
     "request_key": SystemCall(249, 218),
@@ -127,19 +132,28 @@ OWN_ONLY: Final = {
     "sched_setparam": (SystemCall(142, 118), 0),
     "sched_setscheduler": (SystemCall(144, 119), 0),
 }
+# The first number that this list was not checked for: open_tree_attr().
+_UNCHECKED: Final = 467
+# Others who open a file wait up to 45 s for its lease. Notifications are those of inotify. Later
+# commands than F_SET_FILE_RW_HINT were not checked; they have leases, too (F_SETDELEG).
+_F_SETLEASE, _F_NOTIFY, _UNCHECKED_COMMAND = 1024, 1026, 1039
+_FCNTL: Final = SystemCall(72, 25)
 _SETPRIORITY: Final = SystemCall(141, 140)
 _SOCKET: Final = SystemCall(41, 198)
 _SOCKETPAIR: Final = SystemCall(53, 199)
 _CONNECT: Final = SystemCall(42, 203)
 _BIND: Final = SystemCall(49, 200)
+_SETSOCKOPT: Final = SystemCall(54, 208)
+_SOL_SOCKET, _SO_REUSEPORT = 1, 15
 _CLONE: Final = SystemCall(56, 220)
 _CLONE3: Final = SystemCall(435, 435)
 
 
-def build_filter(machine: str, *, network: bool) -> bytes:
+def build_filter(machine: str, *, network: bool, unix: bool) -> bytes:
     """Return the BPF program (array of struct sock_filter) for a machine of os.uname().
 
-    network: allow sockets of IPv4 and IPv6. Raises ValueError for an unknown machine.
+    network: allow sockets of IPv4 and IPv6. unix: allow Unix sockets. Raises ValueError for an
+    unknown machine.
     """
     if machine not in AUDIT_ARCHITECTURES:
         raise ValueError(f"no seccomp filter for {machine}")
@@ -155,6 +169,8 @@ def build_filter(machine: str, *, network: bool) -> bytes:
     if not arm:
         # The numbers of the x32 ABI would pass the list.
         program += [_jump(_JUMP_GREATER_OR_EQUAL, _X32_BIT, 0, 1), refuse]
+    unknown = _statement(_RETURN, _ERRNO | errno.ENOSYS)
+    program += [_jump(_JUMP_GREATER_OR_EQUAL, _UNCHECKED, 0, 1), unknown]
 
     def on(call: SystemCall, body: list[bytes]) -> None:
         number = call.aarch64 if arm else call.x86_64
@@ -166,8 +182,17 @@ def build_filter(machine: str, *, network: bool) -> bytes:
     for call in IGNORED.values():
         on(call, [_statement(_RETURN, _ERRNO)])
     # The filter cannot read clone3()'s flags. The C library uses clone() where this is unknown.
-    on(_CLONE3, [_statement(_RETURN, _ERRNO | errno.ENOSYS)])
-    on(_CLONE, [_load(0), _jump(_JUMP_SET, _NAMESPACES, 0, 1), refuse, allow])
+    on(_CLONE3, [unknown])
+    on(_CLONE, [_load(0), _jump(_JUMP_SET, _NAMESPACES | _CLONE_PARENT, 0, 1), refuse, allow])
+    on(
+        _FCNTL,
+        [
+            _load(1),
+            _jump(_JUMP_GREATER_OR_EQUAL, _UNCHECKED_COMMAND, 2, 0),
+            _jump(_JUMP_EQUAL, _F_SETLEASE, 1, 0), _jump(_JUMP_EQUAL, _F_NOTIFY, 0, 1), refuse,
+            allow,
+        ],
+    )  # fmt: skip
     for call, index in OWN_ONLY.values():
         on(call, [_load(index), _jump(_JUMP_EQUAL, 0, 0, 1), allow, refuse])
     on(
@@ -178,22 +203,26 @@ def build_filter(machine: str, *, network: bool) -> bytes:
             refuse,
         ],
     )  # fmt: skip
-    # Landlock does not cover connect() to a path, so that there are no Unix sockets but pairs. A
-    # datagram socket of a pair could still send to a path.
-    on(
-        _SOCKETPAIR,
-        [
-            _load(0), _jump(_JUMP_EQUAL, _UNIX, 0, 4),
-            _load(1), _statement(_AND, _SOCKET_TYPE_MASK), _jump(_JUMP_EQUAL, _DATAGRAM, 1, 0),
-            allow,
-            refuse,
-        ],
-    )  # fmt: skip
-    if not network:
+    # A datagram socket of a pair could still send to a path.
+    has_datagrams = [
+        _load(1), _statement(_AND, _SOCKET_TYPE_MASK), _jump(_JUMP_EQUAL, _DATAGRAM, 1, 0),
+    ]  # fmt: skip
+    pair = [allow, refuse] if unix else [*has_datagrams, allow, refuse]
+    on(_SOCKETPAIR, [_load(0), _jump(_JUMP_EQUAL, _UNIX, 0, len(pair) - 1), *pair])
+    if not network and not unix:
         # A connection that the process was given could be directed elsewhere.
         on(_CONNECT, [refuse])
         on(_BIND, [refuse])
-    families = (_INET, _INET6) if network else ()
+    # Processes of one user share a port: a gateway's (--reuse-http-port), too.
+    on(
+        _SETSOCKOPT,
+        [
+            _load(1), _jump(_JUMP_EQUAL, _SOL_SOCKET, 0, 3),
+            _load(2), _jump(_JUMP_EQUAL, _SO_REUSEPORT, 0, 1), refuse,
+            allow,
+        ],
+    )  # fmt: skip
+    families = (_UNIX,) * unix + (_INET, _INET6) * network
     allowed = [part for family in families for part in (_jump(_JUMP_EQUAL, family, 0, 1), allow)]
     on(_SOCKET, [_load(0), *allowed, refuse])
     return b"".join([*program, allow])

@@ -12,6 +12,7 @@ from nereid.core.errors import Internal, ProtocolError, worker_lost_message
 from nereid.core.methods import CONFINED_KEY, EXECUTE_PATH, INFER_PATH
 from nereid.core.wire.messages import ErrorStatus
 from nereid.rpc import RpcError, Status, open_for_other_process
+from nereid_executor.backends.python.sandbox.given_connections import refuse_connections
 from nereid_executor.backends.python.worker_site.nereid_worker.protocol import wire
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ class DirectSupervisor:
             metadata=[*context.metadata, (CONFINED_KEY, "1")],
             timeout_s=context.times.connect_s,
         ) as connected:
+            refuse_connections(connected)
             self._worker.send_descriptor(connected.fileno())
 
     def _stream_settings(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ One thread uses a worker. The kernel kills the worker when the thread that start
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import mmap
 import os
@@ -30,6 +31,7 @@ from nereid_executor.backends.python.messages.response_heads import well_formed
 from nereid_executor.backends.python.sandbox.policy import launcher_command, policy_descriptor
 from nereid_executor.backends.python.supervisor.model_calls import ModelCalls
 from nereid_executor.backends.python.supervisor.stopped_workers import STOPPED_WORKERS
+from nereid_executor.backends.python.supervisor.worker_groups import WORKER_GROUPS
 from nereid_executor.backends.python.supervisor.worker_output import WORKER_OUTPUT
 from nereid_executor.backends.python.worker_site.nereid_worker.protocol import wire
 from nereid_executor.backends.python.worker_site.nereid_worker.protocol.channel import (
@@ -124,9 +126,11 @@ class WorkerProcess:
         self._to_worker: socket.socket | None = None
         ours, theirs = socket.socketpair()
         their_receiver: socket.socket | None = None
-        memory = os.memfd_create("nereid-worker", os.MFD_CLOEXEC)
+        memory = os.memfd_create("nereid-worker", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(memory, mmap.PAGESIZE)
+            # Reading a page that the model has cut off would kill this process (SIGBUS).
+            fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
             self._last_batch = mmap.mmap(memory, mmap.PAGESIZE)
             descriptors: tuple[int, ...] = (theirs.fileno(), memory)
             arguments = [*map(str, descriptors), str(os.getpid())]
@@ -149,6 +153,7 @@ class WorkerProcess:
                 environ = confinement.environ(environ, self._temporary.path)
                 with WORKER_OUTPUT.pipe(name or model) as output:
                     self._process = (fork or _launch)(policy, environ, descriptors, output)
+                WORKER_GROUPS.watch_group(self._process.pid)
             # This descriptor is readable once the process has ended.
             self._process_end = os.pidfd_open(self._process.pid)
         except OSError as error:
@@ -367,6 +372,7 @@ class WorkerProcess:
         """Kill the process and free everything that belongs to it."""
         STOPPED_WORKERS.forget_worker(self._process.pid)
         self.terminate()
+        WORKER_GROUPS.forget_group(self._process.pid)
         self._process.wait()
         # Calls are closed before the channel: other threads send call responses over it.
         self.calls.close()

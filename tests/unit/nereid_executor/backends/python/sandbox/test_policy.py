@@ -127,16 +127,21 @@ def test_a_worker_gets_no_variable_that_may_be_a_secret() -> None:
     assert confined is not None
     environ = {
         "PATH": "/bin", "LANG": "C", "OMP_NUM_THREADS": "2", "CUDA_VISIBLE_DEVICES": "0",
+        "SSL_CERT_FILE": "/ca", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "1",
+        "TOKENIZERS_TOKEN": "s",
         "MODE": "x", "AWS_SECRET_ACCESS_KEY": "s", "HF_TOKEN": "s", "DATABASE_URL": "s",
         "TORCH_API_KEY": "s", "TF_VAR_x": "s", "KUBECONFIG": "s", "SSH_AUTH_SOCK": "s",
         "HOME": "/root",
     }  # fmt: skip
-    kept = confined.environ(environ, Path("/tmp/own"))
+    kept = confined.environ({**environ, "USER": "somebody"}, Path("/tmp/own"))
     kept.pop("PYTHONUSERBASE", None)
     assert kept == {
         "PATH": "/bin", "LANG": "C", "OMP_NUM_THREADS": "2", "CUDA_VISIBLE_DEVICES": "0",
+        "SSL_CERT_FILE": "/ca", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "1",
         "MODE": "x", "HOME": "/tmp/own", "TMPDIR": "/tmp/own",
+        "LOGNAME": "somebody", "USER": "somebody",
     }  # fmt: skip
+    assert confined.environ(environ, Path("/tmp/own"))["LOGNAME"] == Path.home().owner()
 
 
 def test_what_a_kernel_lacks_is_named() -> None:

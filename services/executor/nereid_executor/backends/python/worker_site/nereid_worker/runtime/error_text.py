@@ -11,12 +11,20 @@ if TYPE_CHECKING:
 
 # `_OWN`: directory of the Python backend. `_BOTTOM`: file of every stack's outermost frame.
 _OWN = str(Path(__file__).parents[3])
+_MAX_CAUSES = 20
 _BOTTOM = "<frozen runpy>"
+# Texts that explain errors of the system, by errno.
+_advice: dict[int, str] = {}
 _UNAVAILABLE = "<MESSAGE UNAVAILABLE DUE TO ANOTHER EXCEPTION>"
 
 
 class ModelMisuse(Exception):
     """Raised if a model returns something invalid; reported without type and stack."""
+
+
+def explain_errors(advice: dict[str, str]) -> None:
+    """Add a text to errors of the system, also if they cause others; advice: texts by errno."""
+    _advice.update({int(number): text for number, text in advice.items()})
 
 
 def error_text(error: BaseException) -> str:
@@ -38,7 +46,7 @@ def traceback_text(error: BaseException) -> str:
 
 def _describe(error: BaseException) -> str:
     try:
-        return _with_stack(error, str(error) or "<EMPTY MESSAGE>")
+        return _with_stack(error, (str(error) or "<EMPTY MESSAGE>") + _explanation(error))
     except Exception as another:
         text = _with_stack(error, _UNAVAILABLE)
         try:
@@ -46,6 +54,19 @@ def _describe(error: BaseException) -> str:
         except Exception:
             why = _with_stack(another, _UNAVAILABLE)
         return f"{text}\nMESSAGE UNAVAILABLE DUE TO EXCEPTION: {why}"
+
+
+def _explanation(error: BaseException) -> str:
+    """Return the advice for the first error of the system among the causes of an error."""
+    cause: BaseException | None = error
+    # A model could make a circle of them.
+    for _ in range(_MAX_CAUSES):
+        if isinstance(cause, OSError) and cause.errno in _advice:
+            return f" ({_advice[cause.errno]})"
+        if cause is None:
+            break
+        cause = cause.__cause__ or cause.__context__
+    return ""
 
 
 def _with_stack(error: BaseException, message: str) -> str:

@@ -14,7 +14,7 @@ from ..connection.request_segments import RequestSegmentPool
 from ..pb_utils import modules
 from ..pb_utils.model_config import ModelConfig
 from ..protocol import wire
-from .error_text import ModelMisuse, error_text
+from .error_text import ModelMisuse, error_text, explain_errors
 from .executions import Executions
 from .frame_reader import FrameReader
 from .model_runner import ModelRunner
@@ -38,6 +38,7 @@ def run_worker(
     channel.send(wire.STARTED, [])
     kind, body = channel.receive()
     message = json.loads(bytes(body))
+    explain_errors(message["advice"])
     reader = FrameReader(channel)
     executions = Executions(last_batch, decoupled=message["decoupled"])
     connection = ExecutorConnection(channel, message["version_path"], verbose=message["verbose"])

@@ -5,8 +5,13 @@ from typing import Any
 import pytest
 
 from nereid_executor.backends.python.worker_site.nereid_worker.pb_utils import api
+from nereid_executor.backends.python.worker_site.nereid_worker.runtime import (
+    error_text as text_module,
+)
 from nereid_executor.backends.python.worker_site.nereid_worker.runtime.error_text import (
     ModelMisuse,
+    error_text,
+    explain_errors,
     traceback_text,
 )
 
@@ -42,3 +47,25 @@ def test_the_workers_own_frames_above_the_model_are_left_out() -> None:
 
 def test_misuse_of_the_api_is_its_text() -> None:
     assert traceback_text(ModelMisuse("Expected a list")) == "Expected a list"
+
+
+def test_errors_of_the_system_are_explained_to_confined_models(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Libraries raise errors of their own for them."""
+    refused = "try:\n    raise PermissionError(13, 'no')\nexcept OSError as error:\n    "
+    sources = (
+        "raise PermissionError(13, 'no')",
+        refused + "raise RuntimeError('why') from error",
+        refused + "raise RuntimeError('why')",
+    )
+    for source in sources:
+        assert "(ask)" not in error_text(raised(source))
+    monkeypatch.setattr(text_module, "_advice", {})
+    explain_errors({"13": "ask"})
+    for source in sources:
+        assert error_text(raised(source)).splitlines()[0].endswith((" no (ask)", "why (ask)"))
+    assert "(ask)" not in error_text(raised("raise FileNotFoundError(2, 'no')"))
+    circle = raised("raise ValueError('x')")
+    circle.__cause__ = circle
+    assert error_text(circle).startswith("ValueError: x")
