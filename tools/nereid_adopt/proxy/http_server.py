@@ -227,6 +227,8 @@ class _ServerProtocol:
         self._exchange: HttpExchange | None = None
         # The response's bytes before its final head.
         self._held: list[bytes] = []
+        # The body of the request that is sent as it arrives.
+        self._arriving: asyncio.Queue[bytes | None] | None = None
         self._writable = asyncio.Event()
         self._writable.set()
 
@@ -258,6 +260,7 @@ class _ServerProtocol:
         """Send the rest of a request's body as it arrives."""
         arriving = request.arriving
         assert arriving is not None
+        self._arriving = arriving
         while (piece := await arriving.get()) is not None:
             if on_piece is not None:
                 on_piece()
@@ -267,7 +270,8 @@ class _ServerProtocol:
                 return
             await self._writable.wait()
             self.transport.write(request.encode_piece(piece))
-        self.transport.write(request.end())
+        if not self.closed.is_set():
+            self.transport.write(request.end())
 
     def end_output(self) -> None:
         """Half-close the connection if a request is in flight."""
@@ -335,6 +339,9 @@ class _ServerProtocol:
         self.usable = False
         self.closed.set()
         self._writable.set()
+        if self._arriving is not None:
+            # Its client may wait for this end of an early response, and send no more.
+            self._arriving.put_nowait(None)
         exchange = self._exchange
         if exchange is None:
             return
