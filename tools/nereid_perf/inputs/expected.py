@@ -73,9 +73,9 @@ def http_tensors(tensors: Sequence[Any], body: bytes, json_bytes: int) -> dict[s
     found: dict[str, Output] = {}
     for tensor in tensors:
         datatype = tensor["datatype"]
-        size = tensor.get("parameters", {}).get("binary_data_size")
+        size = (tensor.get("parameters") or {}).get("binary_data_size")
         if size is None:
-            content, _ = raw_of(tensor.get("data", ()), datatype)
+            content, _ = raw_of(tensor.get("data") or (), datatype)
         else:
             content = body[position : position + size]
             position += size
