@@ -15,7 +15,7 @@ METRICS: Final = "metrics"
 # A server's usual ports, in the order in which they follow each other.
 _PORTS: Final = {HTTP: 8000, GRPC: 8001, METRICS: 8002}
 _TIMEOUT_S: Final = 1.0
-_OK: Final = b"HTTP/1.1 200 "
+_OK: Final = (b"HTTP/1.0 200 ", b"HTTP/1.1 200 ")
 _MAX_BYTES: Final = 1 << 16
 # Type of the frame that an HTTP/2 server sends first, and its place in the frame.
 _SETTINGS: Final = 4
