@@ -338,6 +338,19 @@ async def test_an_offer_to_upgrade_the_protocol_is_not_passed_on(cut: int) -> No
         assert old.connections == 1
 
 
+async def test_an_upgrade_that_nobody_asked_for_is_passed_on() -> None:
+    upgrade = b"HTTP/1.1 101 Mine\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\nmore"
+
+    async def switch(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(upgrade)
+
+    async with proxied(switch) as (_, _, connect):
+        reader, writer = await connect()
+        writer.write(post(b"/v2/models/m/infer", b"b"))
+        assert await reader.read() == upgrade
+
+
 async def test_a_request_for_a_tunnel_is_the_old_server_s_to_refuse() -> None:
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
