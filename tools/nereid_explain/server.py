@@ -115,7 +115,9 @@ class Server:
         data = None if document is None else json.dumps(document).encode()
         status, body = self._fetch(method, url, MAX_BYTES + 1, data)
         if status != _OK:
-            raise CannotAskError(f"{url} responds with {status}: {error_text(body)}")
+            text = f"responds with {status}: {error_text(body)}".rstrip(": ")
+            # Gateways respond with an error's text.
+            raise CannotAskError(f"{url} {text}" if body else self._failure(url, text))
         response: dict[str, Any] = _parsed(url, body, dict)
         return response
 

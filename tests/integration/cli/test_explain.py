@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from nereid_explain import command, doctor
+from nereid_explain import command, doctor, traffic
 
 pytestmark = pytest.mark.slow
 
@@ -174,6 +174,13 @@ def test_a_mesh_that_cannot_be_diagnosed(
         server = [f"-u={address}", f"--metrics-url={address}/metrics"]
         assert doctor.main([*server, "--seconds=0.01", *flags]) == 2
     assert text in capsys.readouterr().err
+
+
+def test_a_call_to_the_metrics_port_names_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """It refuses calls without a text."""
+    with serving({"/metrics": "# HELP x"}) as address:
+        assert traffic.main(["m", "1=1", "-u", address]) == 2
+    assert f"{address} is the metrics port of this server" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf"])

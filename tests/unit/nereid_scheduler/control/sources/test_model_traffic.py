@@ -245,7 +245,10 @@ def test_what_the_model_has_not_is_logged_once_for_each_change(
         caplog.clear()
         return texts
 
-    missing = "version 7 has a weight but is not served (served: 1)"
+    missing = (
+        "version 7 has a weight but is not served (served: 1): it has to be in the repository and"
+        " in version_policy"
+    )
     site.traffic.set_file(
         {"m": FileSetting(make_traffic({1: 1, 7: 1, 8: 0})), "unknown": FileSetting(PLAIN)}
     )
