@@ -317,7 +317,7 @@ async def test_the_end_of_an_early_response_reaches_a_client_that_waits_for_it()
 
 @pytest.mark.parametrize("cut", [0, 40, 170])
 async def test_an_offer_to_upgrade_the_protocol_is_not_passed_on(cut: int) -> None:
-    async def tell(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def show(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             head, body = await read_request(reader)
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(head + body))
@@ -326,7 +326,7 @@ async def test_an_offer_to_upgrade_the_protocol_is_not_passed_on(cut: int) -> No
     # As Java's HttpClient sends its first request.
     offer = b"Connection: Upgrade, HTTP2-Settings, x\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\n"
     target = b"/v2/models/m/infer"
-    async with proxied(tell) as (old, _, connect):
+    async with proxied(show) as (old, _, connect):
         reader, writer = await connect()
         request = post(target, b"body", offer)
         writer.write(request[:cut])

@@ -233,8 +233,8 @@ def make_parser() -> CommandParser:
     add = parser.add_argument
     add("path", nargs="*", help="a model repository; there may be several")
     add(
-        "--model-repository", "--model-store", action="append", default=[], metavar="PATH",
-        help="the same, as nereid serve has it",
+        "--model-repository", "--model-store", "--model-repo", action="append", default=[],
+        metavar="PATH", help="the same, as nereid serve has it",
     )  # fmt: skip
     add(
         "-m", "--model", action="append", default=[], metavar="NAME",

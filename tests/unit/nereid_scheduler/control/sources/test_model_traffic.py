@@ -224,7 +224,9 @@ def test_the_file_has_weights_and_shadows(tmp_path: Path) -> None:
     path = tmp_path / "traffic.json"
     path.write_text(
         '{"m": {"weights": {"1": 1}, "shadow": {"to": "version:2"}}, "n": {"shadow": {"to":'
-        ' "model:m", "percent": 0}}, "o": {"weights": {"1": 1}}}'
+        ' "model:m", "percent": 0}}, "o": {"weights": {"1": 1}}}',
+        # As Windows' editors write a byte order mark.
+        encoding="utf-8-sig",
     )
     assert read_traffic_file(str(path)) == {
         "m": FileSetting(PLAIN, Shadow("version:2")),
