@@ -180,11 +180,11 @@ def test_a_mesh_that_cannot_be_diagnosed(
 
 
 def test_an_interrupted_command_says_that_the_rollout_goes_on() -> None:
-    page = {
-        **{"to": 4, "steps": [1, 100], "every_seconds": 60, "if": "errors<1%", "step": 0},
-        **{"former": {"weights": {"3": 1}}, "state": "running", "reason": "", "rules": []},
-    }
-    with serving({"/v2/repository/models/m/rollout": json.dumps(page)}) as address:
+    page = (
+        '{"to": 4, "steps": [1, 100], "every_seconds": 60, "if": "errors<1%", "step": 0,'
+        ' "former": {"weights": {"3": 1}}, "state": "running", "reason": "", "rules": []}'
+    )
+    with serving({"/v2/repository/models/m/rollout": page}) as address:
         process = subprocess.Popen(
             [sys.executable, "-m", "nereid", "rollout", "m", "-u", address],
             stdout=subprocess.PIPE,
