@@ -77,6 +77,8 @@ def _model(
         # The extension is Triton's.
         if checked is None:
             problems.append(f"a mesh needs a model repository with its configuration: {error}")
+        else:
+            differences.append(f"not compared: {error}")
     if checked is not None:
         ours = checked.get(name)
         found = None if ours is None else _version(ours, version)
