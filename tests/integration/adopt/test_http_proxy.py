@@ -338,6 +338,33 @@ async def test_an_offer_to_upgrade_the_protocol_is_not_passed_on(cut: int) -> No
         assert old.connections == 1
 
 
+@pytest.mark.parametrize("max_copied_bytes", [1 << 20, 3])
+async def test_interim_responses_are_passed_on_at_once(max_copied_bytes: int) -> None:
+    hint = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
+    final = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+    has_hint = asyncio.Event()
+
+    async def hinting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(hint)
+        await has_hint.wait()
+        writer.write(final)
+        await read_request(reader)
+        writer.write(hint)
+
+    async with proxied(hinting, max_copied_bytes) as (old, _, connect):
+        reader, writer = await connect()
+        writer.write(post(b"/v2/models/m/infer", b"body"))
+        assert await reader.readexactly(len(hint)) == hint
+        has_hint.set()
+        assert await reader.readexactly(len(final)) == final
+        # The server disconnects behind the second one: the request is not sent again.
+        writer.write(post(b"/v2/models/m/infer", b"body"))
+        assert await reader.readexactly(len(hint)) == hint
+        assert b" 502 " in await reader.readuntil(b"\r\n\r\n")
+        assert old.connections == 1
+
+
 async def test_an_upgrade_that_nobody_asked_for_is_passed_on() -> None:
     upgrade = b"HTTP/1.1 101 Mine\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\nmore"
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_S: Final = 5.0
 _JOIN_BYTES: Final = 1 << 18
+_HEAD_END: Final = b"\r\n\r\n"
 
 
 class NoResponseError(Exception):
@@ -35,6 +36,11 @@ class CutOffError(Exception):
 
 class ExchangeOwner:
     """Receiver of one response."""
+
+    @property
+    def takes_interim(self) -> bool:
+        """True if interim responses (1xx) are passed on before the final head."""
+        return False
 
     def on_response(self, response: ResponseReader) -> bool:  # noqa: ARG002
         """Handle the final head; return whether the response is passed on."""
@@ -197,6 +203,10 @@ class _Awaited(ExchangeOwner):
         self._on_data = on_data
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
+    @property
+    def takes_interim(self) -> bool:
+        return self._on_data is not None
+
     def on_response(self, response: ResponseReader) -> bool:  # noqa: ARG002
         return self._on_data is not None
 
@@ -324,6 +334,9 @@ class _ServerProtocol:
             self._held.append(data)
             if response.status or not response.is_http:
                 self._decide(exchange)
+            elif data.endswith(_HEAD_END) and exchange.owner.takes_interim:
+                exchange.may_repeat = False
+                exchange.owner.on_data(self._take_held())
         if response.complete:
             self.usable = self.usable and response.keeps_alive
             self._finish(None)
@@ -365,9 +378,13 @@ class _ServerProtocol:
     def _decide(self, exchange: HttpExchange) -> None:
         exchange.is_decided = True
         exchange.passes_on = exchange.owner.on_response(exchange.response)
-        held, self._held = self._held, []
+        held = self._take_held()
         if exchange.passes_on:
-            exchange.owner.on_data(held[0] if len(held) == 1 else b"".join(held))
+            exchange.owner.on_data(held)
+
+    def _take_held(self) -> bytes:
+        held, self._held = self._held, []
+        return held[0] if len(held) == 1 else b"".join(held)
 
     def _finish(self, error: Exception | None) -> None:
         exchange, self._exchange = self._exchange, None
