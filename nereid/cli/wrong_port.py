@@ -15,6 +15,7 @@ METRICS: Final = "metrics"
 # A server's usual ports, in the order in which they follow each other.
 _PORTS: Final = {HTTP: 8000, GRPC: 8001, METRICS: 8002}
 _TIMEOUT_S: Final = 1.0
+_OK: Final = (b"HTTP/1.0 200 ", b"HTTP/1.1 200 ")
 _MAX_BYTES: Final = 1 << 16
 # Type of the frame that an HTTP/2 server sends first, and its place in the frame.
 _SETTINGS: Final = 4
@@ -28,6 +29,9 @@ def wrong_port(address: str, wanted: str) -> str:
     """
     found = served_at(address)
     if found in ("", wanted):
+        return ""
+    if (found, wanted) == (METRICS, HTTP) and _response(address, "/v2").startswith(_OK):
+        # Other servers than Triton have both on one port.
         return ""
     text = f"{address} is the {found} port of this server"
     at = _neighbour(address, found, wanted)

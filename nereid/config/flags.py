@@ -228,15 +228,16 @@ def seconds(text: str) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """A parser that accepts one of these words."""
+    """A parser that accepts one of these words, in lower or upper case, as Triton does."""
 
     names: tuple[str, ...]
 
     def __call__(self, text: str) -> str:
         """Return the word; raise ValueError if it is none of them."""
-        if text not in self.names:
-            raise ValueError(f"expected one of {', '.join(self.names)}")
-        return text
+        for name in self.names:
+            if name.lower() == text.lower():
+                return name
+        raise ValueError(f"expected one of {', '.join(self.names)}")
 
 
 def choice(*names: str) -> Choice:

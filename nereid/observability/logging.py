@@ -38,6 +38,12 @@ def _appendable(path: str) -> str:
     return path
 
 
+def _verbosity(text: str) -> int:
+    # Triton takes both, and NVIDIA's start script for SageMaker gives true.
+    level = {"true": 1, "false": 0}.get(text.lower())
+    return int(integer(0)(text)) if level is None else level
+
+
 @dataclass(frozen=True, kw_only=True)
 class LogSettings:
     """The flags of a service's log; every service's settings have them."""
@@ -45,7 +51,7 @@ class LogSettings:
     TOPIC: ClassVar = Topic.LOGGING
 
     log_verbose: int = flag(
-        0, "0: off; 1 and more: log every state change and failed request", integer(0), bare="1"
+        0, "0: off; 1 and more: log every state change and failed request", _verbosity, bare="1"
     )
     log_info: bool = flag(True, "whether to log at level INFO", boolean, bare="true")
     log_warning: bool = flag(True, "whether to log warnings", boolean, bare="true")

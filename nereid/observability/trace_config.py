@@ -17,7 +17,10 @@ _OFF: Final = "OFF"
 TIMESTAMPS: Final = "TIMESTAMPS"
 TENSORS: Final = "TENSORS"
 LEVELS: Final = (TIMESTAMPS, TENSORS)
-_OLDER_LEVELS: Final = {"MIN": TIMESTAMPS, "MAX": TIMESTAMPS}
+_OLDER_LEVELS: Final = {
+    **dict.fromkeys(("MIN", "MAX", "TRUE", "ON"), TIMESTAMPS),
+    "FALSE": _OFF,
+}
 FILE_MODE: Final = "triton"
 SPAN_MODE: Final = "opentelemetry"
 _MAX_RATE: Final = (1 << 32) - 1
@@ -90,9 +93,10 @@ def _level(text: str) -> str:
 
 
 def _mode(text: str) -> str:
-    if text not in (FILE_MODE, SPAN_MODE):
+    mode = text.lower()
+    if mode not in (FILE_MODE, SPAN_MODE):
         raise ValueError(f"expected mode={FILE_MODE} or mode={SPAN_MODE}")
-    return text
+    return mode
 
 
 def _url(text: str) -> str:

@@ -52,6 +52,9 @@ def main(argv: Sequence[str]) -> int:
             _print(document, given)
             return 0
         return _wait(server, path, document, given)
+    except KeyboardInterrupt:
+        print_error(_PROGRAM, "the mesh carries on with the rollout; --abort takes it back")
+        raise
     except (CannotAskError, OSError) as error:
         print_error(_PROGRAM, error)
         return 2

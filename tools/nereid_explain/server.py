@@ -29,6 +29,7 @@ METRICS_PORT: Final = 8002
 _MAX_BYTES: Final = 256 << 20
 _REFUSED: Final = frozenset({401, 403})
 _OK: Final = 200
+_JSON: Final = {"Content-Type": "application/json"}
 
 
 class CannotAskError(Exception):
@@ -68,7 +69,16 @@ class Server:
 
     def index(self) -> list[dict[str, Any]]:
         """Return the entries of the repository index. May raise CannotAskError."""
-        return self._json("POST", "/v2/repository/index")
+        url = f"{self.url}/v2/repository/index"
+        # Other servers than Triton refuse a request without JSON.
+        status, body = self._fetch("POST", url, MAX_BYTES + 1, b"{}")
+        if status != _OK:
+            text = f"responds with {status}: {error_text(body)}"
+            raise CannotAskError(self._failure(url, text))
+        entries: list[dict[str, Any]] = _parsed(url, body, list)
+        if not all(isinstance(entry, dict) for entry in entries):
+            raise CannotAskError(f"{url} responds with a list of something else than objects")
+        return entries
 
     def samples(self) -> Samples:
         """Return the samples of the metrics page. May raise CannotAskError."""
@@ -105,7 +115,9 @@ class Server:
         data = None if document is None else json.dumps(document).encode()
         status, body = self._fetch(method, url, MAX_BYTES + 1, data)
         if status != _OK:
-            raise CannotAskError(f"{url} responds with {status}: {error_text(body)}")
+            text = f"responds with {status}: {error_text(body)}".rstrip(": ")
+            # Gateways respond with an error's text.
+            raise CannotAskError(f"{url} {text}" if body else self._failure(url, text))
         response: dict[str, Any] = _parsed(url, body, dict)
         return response
 
@@ -152,17 +164,6 @@ class Server:
         document: dict[str, Any] = _parsed(url, body, dict)
         return document
 
-    def _json(self, method: str, path: str) -> list[dict[str, Any]]:
-        url = self.url + path
-        status, body = self._fetch(method, url, MAX_BYTES + 1)
-        if status != _OK:
-            text = f"responds with {status}: {error_text(body)}"
-            raise CannotAskError(self._failure(url, text))
-        entries: list[dict[str, Any]] = _parsed(url, body, list)
-        if not all(isinstance(entry, dict) for entry in entries):
-            raise CannotAskError(f"{url} responds with a list of something else than objects")
-        return entries
-
     def _fetch(
         self,
         method: str,
@@ -176,7 +177,7 @@ class Server:
         if data is None and method == "POST":
             data = b""
         request = urllib.request.Request(  # noqa: S310 - server_of() allows only http and https
-            url, data, {**self.headers}, method=method
+            url, data, {**_JSON, **self.headers} if data else {**self.headers}, method=method
         )
         context = None
         if url.startswith("https:"):

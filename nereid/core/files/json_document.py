@@ -27,12 +27,15 @@ def parse_document(body: bytes) -> Any:
 
 
 def read_document(path: Path, limit: int = MAX_BYTES) -> str:
-    """Return a file's text. Raises OSError, or ValueError for more than `limit` bytes."""
+    """Return a file's text, without a byte order mark.
+
+    Raises OSError, or ValueError for more than `limit` bytes.
+    """
     with path.open("rb") as file:
         body = read_up_to(file, limit)
     if len(body) > limit:
         raise ValueError(f"more than {limit} bytes")
-    return body.decode()
+    return body.decode("utf-8-sig")
 
 
 def read_document_lines(path: Path) -> Iterator[bytes]:

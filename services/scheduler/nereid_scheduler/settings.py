@@ -95,7 +95,8 @@ class RepositorySettings:
     model_repository: tuple[str, ...] = flag(
         ..., "a directory of models, or s3://bucket/path, s3://https://host:port/bucket/path,"
         " gs://bucket/path, as://account/container/path; may be given several times",
-        aliases=("--model-store",), repeated=True,
+        # Triton takes the beginning of any flag, and this one is common.
+        aliases=("--model-store", "--model-repo"), repeated=True,
         platform=PlatformVariable("AIP_STORAGE_URI"),
     )  # fmt: skip
     backend_config: tuple[str, ...] = flag(

@@ -245,6 +245,23 @@ def test_no_client_notices(mesh: Mesh, name: str, capsys: pytest.CaptureFixture[
         assert command.main(["clear", *given]) == 0
 
 
+def test_typed_contents_are_compared(mesh: Mesh) -> None:
+    """MLServer and KServe's own server send them."""
+    response = kserve_pb2.ModelInferResponse(model_name="plain")
+    output = response.outputs.add(name="OUTPUT0", datatype="FP32", shape=[1, 8])
+    output.contents.fp32_contents.extend([3.0] * 8)
+    with (
+        grpcclient.InferenceServerClient(mesh.grpc) as client,
+        responding(lambda: iter([response.SerializeToString()])) as port,
+    ):
+        given = ["plain", "-u", mesh.http]
+        assert command.main(["set", *given, "--to", f"url:grpc://127.0.0.1:{port}/plain"]) == 0
+        _infer(client, 4)
+        until(lambda: _report(mesh)["compared"] == 4, "comparisons")
+        assert _report(mesh)["differing"] == 0
+        assert command.main(["clear", *given]) == 0
+
+
 @pytest.mark.parametrize(
     "document",
     [

@@ -66,3 +66,18 @@ def test_a_profile(
         said = " ".join(capsys.readouterr().out.split())
         assert f"{file} says" in said
         assert f"max_batch_size (line {line})" in said
+
+
+def test_a_profile_that_no_model_has_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_scaler(tmp_path, "scaler", 3, BASE)
+    flags = [str(tmp_path), "--model-config-env=NEREID_TEST_*", "--model-config-profile=edge"]
+    assert check.main(flags) == 0
+    assert "no model's directory has 'config.edge.pbtxt'" in capsys.readouterr().out
+    # It is there, whatever it says.
+    (tmp_path / "scaler" / "config.edge.pbtxt").write_text("instance_group: - kind: KIND_CPU\n")
+    assert check.main(flags) == 1
+    text = capsys.readouterr().out
+    assert "config.edge.pbtxt:1:17: " in text
+    assert "no model's directory has" not in text

@@ -195,7 +195,10 @@ async def test_what_cannot_be_set_is_refused_and_changes_nothing(
     }
     assert set_traffic(mesh, "1=1", "7=1", "--by=tensor:id") == 0
     assert capsys.readouterr().out.splitlines()[-2:] == [
-        "warning: version 7 has a weight but is not served (served: 1, 2)",
+        (
+            "warning: version 7 has a weight but is not served (served: 1, 2): it has to be in the"
+            " repository and in version_policy"
+        ),
         "warning: version 1 has no input 'id' (it has INPUT0): its callers are not kept together",
     ]
     assert set_traffic(mesh, "--clear") == 0

@@ -302,6 +302,93 @@ async def test_a_response_before_the_end_of_a_large_request_ends_the_connection(
         assert await reader.read() == b""
 
 
+async def test_the_end_of_an_early_response_reaches_a_client_that_waits_for_it() -> None:
+    async def early(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 413 Large\r\nConnection: close\r\n\r\nno")
+        writer.close()
+
+    async with proxied(early, max_copied_bytes=1000) as (_, _, connect):
+        reader, writer = await connect()
+        head, _, _ = post(b"/v2/models/m/infer", bytes(4000)).rpartition(b"\r\n\r\n")
+        writer.write(head + b"\r\n\r\n" + bytes(1000))
+        assert (await reader.read()).endswith(b"\r\n\r\nno")
+
+
+@pytest.mark.parametrize("cut", [0, 40, 170])
+async def test_an_offer_to_upgrade_the_protocol_is_not_passed_on(cut: int) -> None:
+    async def show(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            head, body = await read_request(reader)
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(head + body))
+            writer.write(head + body)
+
+    # As Java's HttpClient sends its first request.
+    offer = b"Connection: Upgrade, HTTP2-Settings, x\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\n"
+    target = b"/v2/models/m/infer"
+    async with proxied(show) as (old, _, connect):
+        reader, writer = await connect()
+        request = post(target, b"body", offer)
+        writer.write(request[:cut])
+        await asyncio.sleep(0)
+        writer.write(request[cut:] + request + post(target, b"more"))
+        kept = post(target, b"body", b"Connection: x\r\n")
+        for expected in (kept, kept, post(target, b"more")):
+            assert await read_response(reader) == expected
+        assert old.connections == 1
+
+
+@pytest.mark.parametrize("max_copied_bytes", [1 << 20, 3])
+async def test_interim_responses_are_passed_on_at_once(max_copied_bytes: int) -> None:
+    hint = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
+    final = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+    has_hint = asyncio.Event()
+
+    async def hinting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(hint)
+        await has_hint.wait()
+        writer.write(final)
+        await read_request(reader)
+        writer.write(hint)
+
+    async with proxied(hinting, max_copied_bytes) as (old, _, connect):
+        reader, writer = await connect()
+        writer.write(post(b"/v2/models/m/infer", b"body"))
+        assert await reader.readexactly(len(hint)) == hint
+        has_hint.set()
+        assert await reader.readexactly(len(final)) == final
+        # The server disconnects behind the second one: the request is not sent again.
+        writer.write(post(b"/v2/models/m/infer", b"body"))
+        assert await reader.readexactly(len(hint)) == hint
+        assert b" 502 " in await reader.readuntil(b"\r\n\r\n")
+        assert old.connections == 1
+
+
+async def test_an_upgrade_that_nobody_asked_for_is_passed_on() -> None:
+    upgrade = b"HTTP/1.1 101 Mine\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\nmore"
+
+    async def switch(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(upgrade)
+
+    async with proxied(switch) as (_, _, connect):
+        reader, writer = await connect()
+        writer.write(post(b"/v2/models/m/infer", b"b"))
+        assert await reader.read() == upgrade
+
+
+async def test_a_request_for_a_tunnel_is_the_old_server_s_to_refuse() -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 405 mine\r\n\r\n")
+
+    async with proxied(refuse) as (_, _, connect):
+        reader, writer = await connect()
+        writer.write(b"CONNECT x:80 HTTP/1.1\r\nHost: x:80\r\n\r\n")
+        assert await reader.read() == b"HTTP/1.1 405 mine\r\n\r\n"
+
+
 @pytest.mark.parametrize("size", [3, 20_000])
 async def test_equal_requests_get_their_own_responses(size: int) -> None:
     async with proxied(echo) as (old, proxy, connect):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from nereid_explain import command, doctor
+from nereid_explain import command, doctor, traffic
 
 pytestmark = pytest.mark.slow
 
@@ -174,6 +177,35 @@ def test_a_mesh_that_cannot_be_diagnosed(
         server = [f"-u={address}", f"--metrics-url={address}/metrics"]
         assert doctor.main([*server, "--seconds=0.01", *flags]) == 2
     assert text in capsys.readouterr().err
+
+
+def test_an_interrupted_command_says_that_the_rollout_goes_on() -> None:
+    page = (
+        '{"to": 4, "steps": [1, 100], "every_seconds": 60, "if": "errors<1%", "step": 0,'
+        ' "former": {"weights": {"3": 1}}, "state": "running", "reason": "", "rules": []}'
+    )
+    with serving({"/v2/repository/models/m/rollout": page}) as address:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "nereid", "rollout", "m", "-u", address],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "m: version 4: running, 1%\n"
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors == (
+        "nereid rollout: the mesh carries on with the rollout; --abort takes it back\n"
+    )
+
+
+def test_a_call_to_the_metrics_port_names_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """It refuses calls without a text."""
+    with serving({"/metrics": "# HELP x"}) as address:
+        assert traffic.main(["m", "1=1", "-u", address]) == 2
+    assert f"{address} is the metrics port of this server" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf"])

@@ -112,6 +112,7 @@ def test_the_wrong_port_is_named(mock: dict[str, str]) -> None:
         (("perf", "-m", "x", "-u", grpc), f"{grpc} is the gRPC port of this server"),
         (("perf", "-m", "x", "-i", "grpc", "-u", http), f"{http} is the HTTP port of this server"),
         (("explain", "-m", "x", "-u", grpc), f"{grpc} is the gRPC port of this server"),
+        (("traffic", "x", "1=1", "-u", grpc), f"{grpc} is the gRPC port of this server"),
         (("timeline", "--last=1", "-u", grpc), f"{grpc} is the gRPC port of this server"),
     ):
         done = _ended(*argv)

@@ -67,15 +67,15 @@ def http_facts(model: str, body: bytes, json_bytes: int) -> RequestFacts:
         return NO_FACTS
     try:
         document = json.loads(text)
-        parameters = document.get("parameters", {})
+        parameters = document.get("parameters") or {}
         # A generate request has the parameters beside its inputs.
         sequence_id = parameters.get("sequence_id", document.get("sequence_id", 0))
         step = _step(model, sequence_id, {**document, **parameters})
         inputs, outputs = (
             {
                 tensor["name"]: found
-                for tensor in document.get(kind, ())
-                if (found := _region_range(tensor.get("parameters", {}))) is not None
+                for tensor in document.get(kind) or ()
+                if (found := _region_range(tensor.get("parameters") or {})) is not None
             }
             for kind in ("inputs", "outputs")
         )

@@ -55,7 +55,7 @@ def http_response(reply: HttpReply, outputs: Mapping[str, bytes]) -> Response:
         for name in ("id", "model_name", "model_version")
         if document.get(name)
     }
-    return Response(tensors, fields=fields | _parameter_fields(document.get("parameters", {})))
+    return Response(tensors, fields=fields | _parameter_fields(document.get("parameters") or {}))
 
 
 def grpc_response(reply: GrpcReply, outputs: Mapping[str, bytes]) -> Response:
@@ -141,7 +141,8 @@ def inline_http(body: bytes, json_bytes: int, inputs: Mapping[str, bytes]) -> tu
     position = json_bytes or len(body)
     contents: list[bytes] = []
     for tensor in document.get("inputs", ()):
-        parameters: dict[str, Any] = tensor.setdefault("parameters", {})
+        parameters: dict[str, Any] = tensor.get("parameters") or {}
+        tensor["parameters"] = parameters
         size = parameters.get("binary_data_size")
         if tensor["name"] in inputs:
             contents.append(inputs[tensor["name"]])
@@ -151,8 +152,9 @@ def inline_http(body: bytes, json_bytes: int, inputs: Mapping[str, bytes]) -> tu
         elif size is not None:
             contents.append(body[position : position + size])
             position += size
-    for output in document.get("outputs", ()):
-        parameters = output.setdefault("parameters", {})
+    for output in document.get("outputs") or ():
+        parameters = output.get("parameters") or {}
+        output["parameters"] = parameters
         if "shared_memory_region" in parameters:
             parameters["binary_data"] = True
             for name in _REGION_PARAMETERS:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nereid.core.known_backends import ENSEMBLE_PLATFORM, KNOWN_BACKENDS
 from nereid.core.terminal import print_error, print_lines
 from nereid_adopt.forecast.config_differences import config_differences
+from nereid_adopt.forecast.control_calls import path_of, title_of
 from nereid_adopt.forecast.known_differences import KNOWN_DIFFERENCES
 from nereid_explain.server import CannotAskError, Server
 
@@ -41,9 +42,7 @@ def check_server(url: str, ca_file: str, repositories: Sequence[str], *, as_json
 
 def _document(server: Server, checked: Mapping[str, Any] | None) -> dict[str, Any]:
     about = json.loads(server.read("/v2"))
-    versions = [
-        entry for entry in server.index() if entry.get("version") and entry.get("state") == "READY"
-    ]
+    versions = [entry for entry in _entries(server) if entry.get("state") == "READY"]
     return {
         "format": FORMAT,
         "server": {name: about.get(name) for name in ("name", "version", "extensions")},
@@ -51,13 +50,35 @@ def _document(server: Server, checked: Mapping[str, Any] | None) -> dict[str, An
     }
 
 
+def _entries(server: Server) -> list[dict[str, Any]]:
+    """Return the entries of the index. Models without versions have none."""
+    try:
+        return server.index()
+    except CannotAskError:
+        try:
+            # KServe's own server has names only.
+            names = json.loads(server.read("/v2/models"))["models"]
+            return [{"name": str(name), "state": "READY"} for name in names]
+        except (CannotAskError, ValueError, LookupError, TypeError):
+            pass
+        raise
+
+
 def _model(
     server: Server, entry: Mapping[str, Any], checked: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    name, version = str(entry["name"]), str(entry["version"])
-    config = json.loads(server.read(f"/v2/models/{name}/versions/{version}/config"))
+    name, version = str(entry["name"]), str(entry.get("version") or "")
     problems: list[str] = []
     differences: list[str] = []
+    config: dict[str, Any] = {}
+    try:
+        config = json.loads(server.read(f"{path_of(name, version)}/config"))
+    except CannotAskError as error:
+        # The extension is Triton's.
+        if checked is None:
+            problems.append(f"a mesh needs a model repository with its configuration: {error}")
+        else:
+            differences.append(f"not compared: {error}")
     if checked is not None:
         ours = checked.get(name)
         found = None if ours is None else _version(ours, version)
@@ -65,14 +86,18 @@ def _model(
             problems.append("the repository has no such model or version")
         elif found["state"] != "READY":
             problems.append(f"{found['state']}: {found['reason']}")
-        else:
+        elif config:
             differences += config_differences(config, found["config"] or {})
         problems += (
             f"{finding['message']} [{finding['code']}]"
             for finding in (ours or {}).get("findings", ())
             if finding["severity"] == "error"
         )
-    elif config.get("platform") != ENSEMBLE_PLATFORM and config.get("backend") not in _BACKENDS:
+    elif (
+        config
+        and config.get("platform") != ENSEMBLE_PLATFORM
+        and config.get("backend") not in _BACKENDS
+    ):
         problems.append(f"no backend '{config.get('backend')}': it needs a plug-in")
     return {
         "name": name,
@@ -84,7 +109,9 @@ def _model(
 
 
 def _version(model: Mapping[str, Any], version: str) -> Mapping[str, Any] | None:
-    return next((item for item in model["versions"] if str(item["version"]) == version), None)
+    """Return a version; the last one for a model without versions."""
+    found = [item for item in model["versions"] if version in {"", str(item["version"])}]
+    return found[-1] if found else None
 
 
 def _checked(repositories: Sequence[str]) -> dict[str, Any]:
@@ -108,7 +135,7 @@ def _lines(document: Mapping[str, Any]) -> Iterator[str]:
     yield f"{server['name']} {server['version']}: {len(document['models'])} models"
     titles: Counter[str] = Counter()
     for model in document["models"]:
-        yield f"{model['name']} version {model['version']}: " + (
+        yield f"{title_of(model['name'], model['version'])}: " + (
             "would not be served" if model["problems"] else "would be served"
         )
         yield from (f"  problem: {text}" for text in model["problems"])

@@ -29,12 +29,15 @@ _MAX_BYTES: Final = 16 << 20
 _MAX_DIFFERENCES: Final = 1000
 _MAX_TEXT: Final = 300
 _OK: Final = 200
+_NOT_FOUND: Final = 404
+_JSON: Final = {"Content-Type": "application/json"}
 _UNREADABLE: Final = (
     *(OSError, HTTPException, ValueError),
     # Documents of another form.
     *(LookupError, TypeError, AttributeError),
 )
 KIND: Final = "control call"
+_INDEX: Final = "/v2/repository/index"
 # The server's version is its own.
 _OWN_MEMBERS: Final = frozenset({"version"})
 
@@ -59,13 +62,13 @@ class _Server:
         if self._connection is not None:
             self._connection.close()
 
-    def ask(self, path: str, method: str = "GET") -> _Reply:
-        """Return a response, with its JSON. Raises OSError, HTTPException."""
+    def ask(self, path: str, method: str = "GET", content: bytes | None = None) -> _Reply:
+        """Return a response, with its JSON. content: JSON. Raises OSError, HTTPException."""
         connection = self._connection
         if connection is None or connection.sock is None:
             connection = self._connection = HTTPConnection(self._address)
             connection.sock = connect(self._address, _TIMEOUT_S, self._tls)
-        connection.request(method, path)
+        connection.request(method, path, content, {} if content is None else _JSON)
         response = connection.getresponse()
         body = response.read(_MAX_BYTES)
         response.close()
@@ -75,14 +78,25 @@ class _Server:
             return _Reply(response.status, None)
 
     def index(self) -> dict[tuple[str, str], str]:
-        """Return why model versions are not ready, "" for those that are."""
-        entries = self.ask("/v2/repository/index", "POST").document or []
+        """Return why model versions are not ready, "" for those that are.
+
+        Models without versions have the version "". Raises ValueError.
+        """
+        # MLServer refuses an index request without JSON.
+        reply = self.ask(_INDEX, "POST", b"{}")
+        if reply.status == _NOT_FOUND:
+            # KServe's own server has names only.
+            reply = self.ask("/v2/models")
+            if reply.status == _OK:
+                return {(str(name), ""): "" for name in reply.document["models"]}
+        if reply.status != _OK:
+            raise ValueError(f"{self._address}{_INDEX} responds with {reply.status}")
         return {
-            (str(entry["name"]), str(entry["version"])): ""
+            (str(entry["name"]), str(entry.get("version") or "")): ""
             if entry.get("state") == "READY"
             else str(entry.get("reason") or entry.get("state"))
-            for entry in entries
-            if entry.get("version")
+            for entry in reply.document
+            if entry.get("version") or entry.get("state") == "READY"
         }
 
 
@@ -107,13 +121,14 @@ def compare_control_calls(
             add("server metadata", _document_differences(*replies))
             indexes = of_old.index(), of_new.index()
             served = [{key for key, why in index.items() if not why} for index in indexes]
+            _pair_by_name(*served)
             versions = sorted(served[0] | served[1])
             document["models"] = len(versions)
             for number, (model, version) in enumerate(versions):
                 if is_over.is_set() or time.monotonic() > deadline:
                     document["not_asked"] = len(versions) - number
                     break
-                name = f"{model} version {version}"
+                name = title_of(model, version)
                 if (model, version) not in served[1]:
                     why = indexes[1].get((model, version), "the mesh has no such version")
                     add("ready", [f"only the old server serves it: {why}"], name)
@@ -121,14 +136,32 @@ def compare_control_calls(
                     why = indexes[0].get((model, version), "the old server has no such version")
                     add("ready", [f"only the mesh serves it: {why}"], name)
                 else:
-                    path = f"/v2/models/{quote(model, safe='')}/versions/{version}"
                     for call, compare in _CALLS.items():
-                        path_of_call = path + _PATHS[call]
-                        pair = of_old.ask(path_of_call), of_new.ask(path_of_call)
-                        add(call, compare(*pair), name)
+                        path = path_of(model, version) + _PATHS[call]
+                        add(call, compare(of_old.ask(path), of_new.ask(path)), name)
     except _UNREADABLE as error:
         document["unavailable"] = f"control calls were not compared: {reason(error)}"
     return document
+
+
+def path_of(model: str, version: str) -> str:
+    """Return the path of a model's version, of the model itself for the version ""."""
+    path = f"/v2/models/{quote(model, safe='')}"
+    return f"{path}/versions/{quote(version, safe='')}" if version else path
+
+
+def title_of(model: str, version: str) -> str:
+    """Return what a report calls a model's version."""
+    return f"{model} version {version}" if version else model
+
+
+def _pair_by_name(old: set[tuple[str, str]], new: set[tuple[str, str]]) -> None:
+    """Have a model that the old server has without versions stand for all of the mesh's."""
+    for name in {name for name, version in old if not version}:
+        versions = {key for key in new if key[0] == name}
+        if versions:
+            new -= versions
+            new.add((name, ""))
 
 
 def _document_differences(old: _Reply, new: _Reply) -> Iterator[str]:
@@ -148,6 +181,9 @@ def _status_differences(old: _Reply, new: _Reply) -> Iterator[str]:
 
 
 def _config_differences(old: _Reply, new: _Reply) -> Iterator[str]:
+    if old.status == _NOT_FOUND:
+        # A server without this extension.
+        return
     if (old.status, new.status) != (_OK, _OK):
         yield from _status_differences(old, new)
         return
@@ -156,6 +192,11 @@ def _config_differences(old: _Reply, new: _Reply) -> Iterator[str]:
 
 def _shape_differences(old: _Reply, new: _Reply) -> Iterator[str]:
     """Return the members of statistics that only one server has: values differ always."""
+    if old.status == _NOT_FOUND:
+        return
+    if (old.status, new.status) != (_OK, _OK):
+        yield from _status_differences(old, new)
+        return
     (of_old, empty_at_old), (of_new, empty_at_new) = (
         _members(reply.document) for reply in (old, new)
     )

@@ -333,6 +333,11 @@ class _PassedRequest(ExchangeOwner):
         self._begin = perf_counter()
         self._attempt(side)
 
+    @property
+    def takes_interim(self) -> bool:
+        """True for the old server: the new one may turn out to be unavailable."""
+        return self._side is Side.OLD
+
     def on_response(self, response: ResponseReader) -> bool:
         """Refuse a new server that is unavailable."""
         site = self._client.site

@@ -25,6 +25,7 @@ _MAX_HEAD_BYTES: Final = 1 << 18
 _MAX_KNOWN_BYTES: Final = 4096
 TOO_LARGE: Final = "the request is too large"
 _CONTINUE: Final = b"100-continue"
+_UPGRADE: Final = frozenset((b"upgrade", b"http2-settings"))
 _NO_CALL: Final = HttpCall(CallKind.OTHER)
 
 
@@ -64,6 +65,19 @@ class RequestHead:
             if name.lower() != b"expect":
                 lines.append(b"%s: %s" % (name, value))
         self.encoded = b"\r\n".join((*lines, b"\r\n"))
+
+    def without_upgrade(self) -> bytes:
+        """Return the head without its offer to upgrade the protocol."""
+        first_line, _, _ = self.encoded.partition(b"\r\n")
+        lines = [first_line]
+        for name, value in self.headers:
+            key, kept = name.lower(), value
+            if key == b"connection":
+                options = (option.strip() for option in value.split(b","))
+                kept = b", ".join(each for each in options if each.lower() not in _UPGRADE)
+            if key not in _UPGRADE and (kept or not value):
+                lines.append(b"%s: %s" % (name, kept))
+        return b"\r\n".join((*lines, b"\r\n"))
 
 
 class HttpRequest:
@@ -165,7 +179,7 @@ class RequestReader:
         self._first: bytes | None = None
         # Bytes of the request whose head is not complete, in case it turns out to be malformed.
         self._unparsed: list[bytes] = []
-        self._has_completed = False
+        self._has_completed = self._offers_upgrade = False
 
     def feed(self, data: bytes) -> None:
         """Parse bytes. Raises httptools.HttpParserError or HeadTooLargeError."""
@@ -176,13 +190,20 @@ class RequestReader:
             self._first = data
         self._has_completed = False
         self._unparsed.append(data)
-        self._parser.feed_data(data)
+        size_bytes = len(data)
+        while data:
+            try:
+                self._parser.feed_data(data)
+                break
+            except httptools.HttpParserUpgrade as upgrade:
+                # The proxy supports no other protocol: parse the request again without the offer.
+                data = self._without_upgrade() + data[upgrade.args[0] :]
         if self.request is None or self.has_head:
             self._unparsed.clear()
             self._head_bytes = 0
         else:
             # httptools keeps a header until its end, so the callbacks cannot count.
-            self._head_bytes += len(data)
+            self._head_bytes += size_bytes
             if self._head_bytes > _MAX_HEAD_BYTES:
                 raise HeadTooLargeError
 
@@ -207,6 +228,15 @@ class RequestReader:
             at += size
             self._on_request(request)
         return data[at:] if at else data
+
+    def _without_upgrade(self) -> bytes:
+        """Return the head of a request that offers an upgrade, without the offer."""
+        assert self.request is not None
+        head = self.request.head
+        if head.method == "CONNECT":
+            raise httptools.HttpParserError
+        self._parser = httptools.HttpRequestParser(self)
+        return head.without_upgrade()
 
     def on_message_begin(self) -> None:
         """Begin a request; called by httptools."""
@@ -250,6 +280,9 @@ class RequestReader:
             self._headers,
             keep_alive=parser.should_keep_alive(),
         )
+        if parser.should_upgrade():
+            self._offers_upgrade = True
+            return
         if request.head.content_length > self._max_body_bytes:
             self._begin_stream(request, TOO_LARGE)
 
@@ -269,6 +302,10 @@ class RequestReader:
 
     def on_message_complete(self) -> None:
         """Hand on a complete request; called by httptools."""
+        if self._offers_upgrade:
+            # It is no complete one: the parser stops behind the head.
+            self._offers_upgrade = False
+            return
         request, self.request = self.request, None
         assert request is not None
         self._has_completed = True

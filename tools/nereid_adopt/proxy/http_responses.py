@@ -23,6 +23,7 @@ FINAL: Final = 200
 _HEAD_END: Final = b"\r\n\r\n"
 _MAX_HEAD_BYTES: Final = 4096
 _MAX_HEADS: Final = 512
+_UNREADABLE: Final = (httptools.HttpParserError, httptools.HttpParserUpgrade)
 # They have no body, whatever length they state.
 _WITHOUT_BODY: Final = frozenset((204, 304))
 
@@ -54,7 +55,7 @@ class ResponseHeads:
             parser = ResponseParser()
             try:
                 parser.feed(text)
-            except httptools.HttpParserError:
+            except _UNREADABLE:
                 return None
             head = ResponseHead(parser)
             self._heads.remember(text, head)
@@ -144,7 +145,7 @@ class ResponseReader:
             return
         try:
             parser.feed(data)
-        except httptools.HttpParserError:
+        except _UNREADABLE:
             # Passed on until the connection ends: the client may understand it.
             self.is_http = False
             return

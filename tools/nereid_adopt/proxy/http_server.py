@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_S: Final = 5.0
 _JOIN_BYTES: Final = 1 << 18
+_HEAD_END: Final = b"\r\n\r\n"
 
 
 class NoResponseError(Exception):
@@ -35,6 +36,11 @@ class CutOffError(Exception):
 
 class ExchangeOwner:
     """Receiver of one response."""
+
+    @property
+    def takes_interim(self) -> bool:
+        """True if interim responses (1xx) are passed on before the final head."""
+        return False
 
     def on_response(self, response: ResponseReader) -> bool:  # noqa: ARG002
         """Handle the final head; return whether the response is passed on."""
@@ -197,6 +203,10 @@ class _Awaited(ExchangeOwner):
         self._on_data = on_data
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
+    @property
+    def takes_interim(self) -> bool:
+        return self._on_data is not None
+
     def on_response(self, response: ResponseReader) -> bool:  # noqa: ARG002
         return self._on_data is not None
 
@@ -227,6 +237,8 @@ class _ServerProtocol:
         self._exchange: HttpExchange | None = None
         # The response's bytes before its final head.
         self._held: list[bytes] = []
+        # The body of the request that is sent as it arrives.
+        self._arriving: asyncio.Queue[bytes | None] | None = None
         self._writable = asyncio.Event()
         self._writable.set()
 
@@ -258,6 +270,7 @@ class _ServerProtocol:
         """Send the rest of a request's body as it arrives."""
         arriving = request.arriving
         assert arriving is not None
+        self._arriving = arriving
         while (piece := await arriving.get()) is not None:
             if on_piece is not None:
                 on_piece()
@@ -267,7 +280,8 @@ class _ServerProtocol:
                 return
             await self._writable.wait()
             self.transport.write(request.encode_piece(piece))
-        self.transport.write(request.end())
+        if not self.closed.is_set():
+            self.transport.write(request.end())
 
     def end_output(self) -> None:
         """Half-close the connection if a request is in flight."""
@@ -320,6 +334,9 @@ class _ServerProtocol:
             self._held.append(data)
             if response.status or not response.is_http:
                 self._decide(exchange)
+            elif data.endswith(_HEAD_END) and exchange.owner.takes_interim:
+                exchange.may_repeat = False
+                exchange.owner.on_data(self._take_held())
         if response.complete:
             self.usable = self.usable and response.keeps_alive
             self._finish(None)
@@ -335,6 +352,9 @@ class _ServerProtocol:
         self.usable = False
         self.closed.set()
         self._writable.set()
+        if self._arriving is not None:
+            # Its client may wait for this end of an early response, and send no more.
+            self._arriving.put_nowait(None)
         exchange = self._exchange
         if exchange is None:
             return
@@ -358,9 +378,13 @@ class _ServerProtocol:
     def _decide(self, exchange: HttpExchange) -> None:
         exchange.is_decided = True
         exchange.passes_on = exchange.owner.on_response(exchange.response)
-        held, self._held = self._held, []
+        held = self._take_held()
         if exchange.passes_on:
-            exchange.owner.on_data(held[0] if len(held) == 1 else b"".join(held))
+            exchange.owner.on_data(held)
+
+    def _take_held(self) -> bytes:
+        held, self._held = self._held, []
+        return held[0] if len(held) == 1 else b"".join(held)
 
     def _finish(self, error: Exception | None) -> None:
         exchange, self._exchange = self._exchange, None

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from nereid.comparison.raw_contents import raw_contents
 from nereid.comparison.responses import Tensor as Output
 from nereid.core.errors import InvalidArgument
-from nereid.core.tensors.byte_elements import join_bytes, split_bytes
+from nereid.core.tensors.byte_elements import split_bytes
 from nereid.core.tensors.datatypes import BYTES
 from nereid.core.tensors.tensors import NUMPY_TYPE
 from nereid.pb import kserve_pb2
@@ -24,15 +25,6 @@ if TYPE_CHECKING:
 # Relative tolerances: devices and batch sizes round differently.
 _RELATIVE: Final = {"FP16": 1e-2, "BF16": 1e-2, "FP32": 1e-4, "FP64": 1e-6}
 _ABSOLUTE: Final = 1e-6
-_CONTENTS: Final = {
-    "BOOL": "bool_contents",
-    "UINT64": "uint64_contents",
-    "INT64": "int64_contents",
-    "FP32": "fp32_contents",
-    "FP64": "fp64_contents",
-    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
-    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
-}
 
 
 def grpc_outputs(message: bytes) -> dict[str, Output]:
@@ -41,21 +33,12 @@ def grpc_outputs(message: bytes) -> dict[str, Output]:
     return grpc_tensors(response.outputs, response.raw_output_contents)
 
 
-def grpc_tensors(tensors: Sequence[Any], raw_contents: Sequence[bytes]) -> dict[str, Output]:
-    """Return tensors of a gRPC message by name. May raise LookupError or ValueError."""
-    raw = iter(raw_contents)
-    found: dict[str, Output] = {}
-    for tensor in tensors:
-        if raw_contents:
-            content = next(raw, b"")
-        elif tensor.datatype == BYTES:
-            content = join_bytes(tensor.contents.bytes_contents)
-        else:
-            field = _CONTENTS.get(tensor.datatype)
-            values = getattr(tensor.contents, field) if field else ()
-            content = np.array(values, NUMPY_TYPE[tensor.datatype]).tobytes()
-        found[tensor.name] = Output(tensor.datatype, tuple(tensor.shape), content)
-    return found
+def grpc_tensors(tensors: Sequence[Any], raw: Sequence[bytes]) -> dict[str, Output]:
+    """Return tensors of a gRPC message by name. May raise ValueError."""
+    return {
+        tensor.name: Output(tensor.datatype, tuple(tensor.shape), content)
+        for tensor, content in zip(tensors, raw_contents(tensors, raw), strict=False)
+    }
 
 
 def http_outputs(body: bytes, json_bytes: int = 0) -> dict[str, Output]:
@@ -73,9 +56,9 @@ def http_tensors(tensors: Sequence[Any], body: bytes, json_bytes: int) -> dict[s
     found: dict[str, Output] = {}
     for tensor in tensors:
         datatype = tensor["datatype"]
-        size = tensor.get("parameters", {}).get("binary_data_size")
+        size = (tensor.get("parameters") or {}).get("binary_data_size")
         if size is None:
-            content, _ = raw_of(tensor.get("data", ()), datatype)
+            content, _ = raw_of(tensor.get("data") or (), datatype)
         else:
             content = body[position : position + size]
             position += size

@@ -111,7 +111,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         models = asyncio.run(rehearse(repositories, reader, rules, given.model))
         of_repositories = [finding for path in paths for finding in repository_findings(Path(path))]
-        of_repositories += _unused_profile(models, config_files)
+        of_repositories += _unused_profile(models, repositories, config_files)
         for model in models:
             _add_findings(model, repositories, reader, config_files)
         fail_with_steps(models)
@@ -130,25 +130,31 @@ def main(argv: Sequence[str]) -> int:
     return 1 if problems else 0
 
 
-def _unused_profile(models: Iterable[CheckedModel], config_files: ConfigFiles) -> list[Finding]:
+def _unused_profile(
+    models: Iterable[CheckedModel], repositories: Repositories, config_files: ConfigFiles
+) -> list[Finding]:
     overlay = config_files.overlay
-    used = any(
-        source.startswith(f"{overlay}:") for model in models for source in model.sources.values()
-    )
-    if used or not overlay:
+    if not overlay or any(
+        (path / overlay).is_file() for model in models for path in _paths(model, repositories)
+    ):
         return []
     return [Finding(Severity.WARNING, "no-overlay", f"no model's directory has '{overlay}'")]
 
 
-def _add_findings(
-    model: CheckedModel, repositories: Repositories, reader: ModelReader, config_files: ConfigFiles
-) -> None:
-    paths = [
+def _paths(model: CheckedModel, repositories: Repositories) -> list[Path]:
+    """Return the model's directories, of which it has one unless repositories conflict."""
+    return [
         path
         for repository in repositories.paths
         if not model.namespace or repository == model.namespace
         if (path := Path(repository) / plain_name(model.name, model.namespace)).is_dir()
     ]
+
+
+def _add_findings(
+    model: CheckedModel, repositories: Repositories, reader: ModelReader, config_files: ConfigFiles
+) -> None:
+    paths = _paths(model, repositories)
     if len(paths) != 1:
         return
     (path,) = paths
@@ -233,8 +239,8 @@ def make_parser() -> CommandParser:
     add = parser.add_argument
     add("path", nargs="*", help="a model repository; there may be several")
     add(
-        "--model-repository", "--model-store", action="append", default=[], metavar="PATH",
-        help="the same, as nereid serve has it",
+        "--model-repository", "--model-store", "--model-repo", action="append", default=[],
+        metavar="PATH", help="the same, as nereid serve has it",
     )  # fmt: skip
     add(
         "-m", "--model", action="append", default=[], metavar="NAME",

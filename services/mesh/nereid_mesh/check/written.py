@@ -80,7 +80,7 @@ def _traffic(
         number: None if config is None else [tensor.name for tensor in config.input]
         for number, config in configs.items()
     }
-    mismatches = find_mismatches(traffic, inputs)
+    mismatches = find_mismatches(traffic, inputs, latest)
     if not mismatches:
         return
     merged = merge_config_files(files, model_name=model, variables=config_files.variables)

@@ -51,6 +51,10 @@ def test_flags_win_over_the_environment() -> None:
     assert settings == Example(("/a", "/b"), wait=4.0, engine="b")
 
 
+def test_words_in_upper_case_are_those_in_lower_case() -> None:
+    assert read_settings(Example, ["--store=/a", "--engine=B"], {}, "example").engine == "b"
+
+
 def test_aliases_and_repetition() -> None:
     settings = read_settings(Example, ["--store", "/a", "--repository=/b"], {}, "example")
     assert settings.repository == ("/a", "/b")

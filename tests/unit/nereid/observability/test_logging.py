@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from nereid.config.settings_reader import read_settings
 from nereid.observability.logging import LogSettings, request_log_extra, set_up_logging
 
 CONTEXT = bytes.fromhex("00" + "ab" * 16 + "cd" * 8 + "01")
@@ -93,6 +94,13 @@ def test_levels_by_flag(settings: LogSettings, levels: str) -> None:
     names = {"debug": 10, "info": 20, "warning": 30, "error": 40}
     written = [name for name, level in names.items() if logged(settings, level)]
     assert written == levels.split()
+
+
+@pytest.mark.parametrize(("text", "level"), [("true", 1), ("False", 0), ("0", 0), ("4", 4)])
+def test_verbosity_is_a_number_or_a_boolean(text: str, level: int) -> None:
+    """NVIDIA's start script for SageMaker gives true."""
+    settings = read_settings(LogSettings, [f"--log-verbose={text}"], {}, "example")
+    assert settings.log_verbose == level
 
 
 FORGED = "2026-01-01 00:00:00,000 ERROR nereid: all is lost"

@@ -59,6 +59,8 @@ def test_tritons_form_is_understood() -> None:
         (("mode=opentelemetry",), True),
         (("opentelemetry,url=https://a:1",), False),
         (("mode=triton", "level=TIMESTAMPS"), False),
+        (("mode=OpenTelemetry", "level=false"), True),
+        (("mode=TRITON", "level=on"), False),
         (("triton,file=f", "mode=opentelemetry"), True),
     ],
 )

@@ -53,6 +53,16 @@ def test_http_responses_become_tensors() -> None:
     assert http_response(HttpReply(200, (whole,), len(text), "gzip"), {}) == response
 
 
+def test_members_of_other_servers_are_null() -> None:
+    """KServe's own server sends null instead of no member."""
+    output = {"name": "a", "datatype": "INT32", "shape": [2], "parameters": None, "data": [1, 2]}
+    document = {"model_name": "m", "id": None, "model_version": None, "parameters": None}
+    text = json.dumps(document | {"outputs": [output]}).encode()
+    response = http_response(HttpReply(200, (text,)), {})
+    assert response.outputs["a"] == Tensor("INT32", (2,), np.array([1, 2], "<i4").tobytes())
+    assert response.fields == {"model_name": "m"}
+
+
 def test_http_errors_and_generated_texts() -> None:
     found = http_response(HttpReply(404, (b'{"error":"unknown"}',)), {})
     assert found.failure == Failure("404", "unknown")

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import pytest
+
 from nereid_adopt.forecast.control_calls import compare_control_calls
 from nereid_perf.endpoint import Endpoint
 
@@ -29,19 +31,24 @@ def _documents(**changes: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def _server(documents: Mapping[str, Any]) -> Iterator[Endpoint]:
+def _server(documents: Mapping[str, Any], status: int = 400) -> Iterator[Endpoint]:
+    """Serve documents; respond to requests for others with a status."""
+
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
             is_known = self.path in documents
             body = json.dumps(documents.get(self.path)).encode() if is_known else b"no such path"
-            self.send_response(200 if is_known else 400)
+            self.send_response(200 if is_known else status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
 
         def do_POST(self) -> None:
+            # As MLServer requires it.
+            assert self.headers["Content-Type"] == "application/json"
+            assert json.loads(self.rfile.read(int(self.headers["Content-Length"]))) == {}
             self.do_GET()
 
         def log_message(self, *_: object) -> None:
@@ -151,3 +158,35 @@ def test_members_of_configurations_come_in_any_order() -> None:
     turned = [{"map": dict(reversed(step["map"].items())), "model_name": "add"} for step in steps]  # type: ignore[attr-defined]
     new = _documents(**{"MODEL/config": {"name": "m", "step": turned}})
     assert _found(_compare(_documents(**{"MODEL/config": {"name": "m", "step": steps}}), new)) == []
+
+
+@pytest.mark.parametrize("has_index", [True, False])
+def test_models_of_other_servers_have_no_versions(has_index: bool) -> None:
+    """MLServer's index may lack them, KServe's own server has names only."""
+    old = {
+        "/v2": _documents()["/v2"],
+        "/v2/models/m/ready": {"ready": True},
+        "/v2/models/m": {"name": "m", "platform": ""},
+        "/v2/repository/index": [{"name": "m", "version": "", "state": "READY"}],
+        "/v2/models": {"models": ["m"]},
+    }
+    if not has_index:
+        del old["/v2/repository/index"]
+    new = _documents()
+    for path in ("", "/ready", "/config", "/stats"):
+        new[f"/v2/models/m{path}"] = new[f"/v2/models/m/versions/1{path}"]
+    with _server(old, 404) as of_old, _server(new) as of_new:
+        document = compare_control_calls(of_old, of_new, threading.Event())
+    # Configurations and statistics are extensions of Triton's.
+    assert _found(document) == [
+        ("metadata", 'platform: "" -> "onnxruntime_onnx"'),
+        ("metadata", 'versions: null -> ["1"]'),
+    ]
+    assert (document["models"], document["unavailable"]) == (1, "")
+
+
+def test_a_server_without_any_list_of_models_is_named() -> None:
+    old = {"/v2": _documents()["/v2"]}
+    with _server(old, 404) as of_old, _server(_documents()) as of_new:
+        document = compare_control_calls(of_old, of_new, threading.Event())
+    assert "/v2/repository/index responds with 404" in document["unavailable"]

@@ -36,7 +36,10 @@ def test_traffic_that_the_model_cannot_have(tmp_path: Path, overlay: bool) -> No
     assert findings(tmp_path, _CONFIG) == [
         ("traffic-mismatch", f"{name}:3: {text}")
         for text in (
-            "version 7 has a weight but is not served (served: 1, 2)",
+            (
+                "version 7 has a weight but is not served (served: 1, 2): it has to be in the"
+                " repository and in version_policy"
+            ),
             "version 1 has no input 'ID' (it has X): its callers are not kept together",
         )
     ]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.message import DecodeError
 
+from nereid.comparison.raw_contents import raw_contents
 from nereid.comparison.rules import Rules
 from nereid.comparison.shadow import Shadow, parse_shadow
 from nereid.comparison.tally import Redaction, Tally, TallyOptions
@@ -91,17 +92,17 @@ class _Model:
                 _INFER, _message_of(request, self.model_name), timeout_s=self.shadow.timeout_s
             )
             response = kserve_pb2.ModelInferResponse.FromString(message)
+            payloads = raw_contents(response.outputs, response.raw_output_contents)
         except RpcError as error:
             if error.status.name in {"UNAVAILABLE", "DEADLINE_EXCEEDED"}:
                 timed_out = error.status.name == "DEADLINE_EXCEEDED"
                 self.add_not_compared(TIMEOUT if timed_out else NO_RESPONSE)
                 return
             raw = RawResponse(b"", (), (int(error.status), error.message))
-        except DecodeError:
+        except (DecodeError, ValueError):
             self.add_not_compared(DAMAGED)
             return
         else:
-            payloads = tuple(response.raw_output_contents)
             response.ClearField("raw_output_contents")
             raw = RawResponse(response.SerializeToString(), payloads)
         self.add(request, old, Reply((raw,), perf_counter() - begin))

@@ -133,7 +133,15 @@ class Rollouts:
         if rollout.state != RUNNING or model is None:
             return ""
         if not _in_service(model, rollout):
-            return "no version that had the requests before is ready, so it could not go back"
+            former = ", ".join(
+                str(version)
+                for version, weight in rollout.former.weights
+                if weight and version != rollout.to
+            )
+            return (
+                f"none of the versions that had the requests before ({former}) is ready, so it"
+                " could not go back: they have to be in the repository and in version_policy"
+            )
         run = self._runs.get(name)
         return "" if run is None else run.watch.waits_for(_measured((run.new,)))
 
@@ -151,7 +159,10 @@ class Rollouts:
         model = self._catalogue.only_model(name)
         ready = [] if model is None else [served.number for served in model.ready_versions()]
         if to not in ready:
-            raise InvalidArgument(f"rollout of model '{name}': version {to} is not ready")
+            numbers = ", ".join(map(str, sorted(ready)))
+            raise InvalidArgument(
+                f"rollout of model '{name}': version {to} is not ready (ready: {numbers})"
+            )
         compares = self._find_difference(name, to) is not None
         if not compares and any(rule.metric == DIFFERENCE for rule in rollout.rules):
             raise InvalidArgument(

@@ -115,11 +115,13 @@ class ModelTraffic:
         model = self._catalogue.only_model(name)
         if model is None or model.is_loading(LATEST):
             return ()
+        configs = {served.number: served.ready_config for served in model.ready_versions()}
+        if not configs:
+            return ()
         inputs = {
-            served.number: [tensor.name for tensor in served.ready_config.input]
-            for served in model.ready_versions()
+            number: [tensor.name for tensor in config.input] for number, config in configs.items()
         }
-        return find_mismatches(traffic, inputs) if inputs else ()
+        return find_mismatches(traffic, inputs, next(iter(configs.values())))
 
     def rollout(self, name: str) -> Rollout | None:
         """Return the last rollout of a model, unless a call has set its traffic since."""

@@ -25,7 +25,7 @@ _MAX_NAME: Final = 256
 def read_traffic_file(path: str) -> Mapping[str, FileSetting]:
     """Return the settings of models by name. Raises FileError with up to 20 reasons."""
     try:
-        text = read_regular_file(Path(path), _MAX_BYTES).decode()
+        text = read_regular_file(Path(path), _MAX_BYTES).decode("utf-8-sig")
         document: Any = json.loads(text, object_pairs_hook=unique_members)
     except OSError as error:
         raise FileError([f"it cannot be read: {error.strerror}"]) from error

@@ -71,6 +71,8 @@ def test_a_tool_says_what_is_wrong(body: bytes, capsys: pytest.CaptureFixture[st
 
 def test_files_are_read_up_to_a_limit(tmp_path: Path) -> None:
     path = tmp_path / "document"
+    path.write_text("{}\n[]", encoding="utf-8-sig")
+    assert read_document(path) == "{}\n[]"
     path.write_text("{}\n[]")
     assert read_document(path) == "{}\n[]"
     assert [*read_document_lines(path)] == [b"{}\n", b"[]"]

@@ -224,7 +224,9 @@ def test_the_file_has_weights_and_shadows(tmp_path: Path) -> None:
     path = tmp_path / "traffic.json"
     path.write_text(
         '{"m": {"weights": {"1": 1}, "shadow": {"to": "version:2"}}, "n": {"shadow": {"to":'
-        ' "model:m", "percent": 0}}, "o": {"weights": {"1": 1}}}'
+        ' "model:m", "percent": 0}}, "o": {"weights": {"1": 1}}}',
+        # As Windows' editors write a byte order mark.
+        encoding="utf-8-sig",
     )
     assert read_traffic_file(str(path)) == {
         "m": FileSetting(PLAIN, Shadow("version:2")),
@@ -245,7 +247,10 @@ def test_what_the_model_has_not_is_logged_once_for_each_change(
         caplog.clear()
         return texts
 
-    missing = "version 7 has a weight but is not served (served: 1)"
+    missing = (
+        "version 7 has a weight but is not served (served: 1): it has to be in the repository and"
+        " in version_policy"
+    )
     site.traffic.set_file(
         {"m": FileSetting(make_traffic({1: 1, 7: 1, 8: 0})), "unknown": FileSetting(PLAIN)}
     )
