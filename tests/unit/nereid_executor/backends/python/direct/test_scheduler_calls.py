@@ -6,6 +6,7 @@ import asyncio
 import os
 import queue
 import signal
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +28,7 @@ from nereid.shm.reference import SharedMemory
 from nereid.shm.segments import SegmentPool
 from nereid_executor.backends.python.worker_site.nereid_worker.connection import pending_calls
 from nereid_executor.backends.python.worker_site.nereid_worker.protocol import wire
+from nereid_executor.backends.python.worker_site.nereid_worker.protocol.channel import Channel
 from tests.support.executor.calls_site import (
     LIMIT_S,
     DirectWay,
@@ -450,6 +452,10 @@ def test_a_link_that_is_closed_is_not_opened(
 
 def test_a_forked_process_leaves_the_link_alone(scheduler: LinkScheduler, way: DirectWay) -> None:
     """It has a copy of a lock that another thread held."""
+    # Whoever has such a link has a channel, which notices forks.
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        Channel(ours)
     scheduler.respond = silent
     pending = Responses(way.calls, infer())
     request = scheduler.requests.get(timeout=LIMIT_S)
