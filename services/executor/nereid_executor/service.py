@@ -21,6 +21,7 @@ from nereid.rpc.net.backoff import BackoffOptions
 from nereid.rpc.net.scheduler_addresses import only_address, parse_addresses, watch_addresses
 from nereid_executor.backends.native.backend import start_fork_servers
 from nereid_executor.backends.python.packages.model_packages import ModelPackages
+from nereid_executor.backends.python.sandbox.given_connections import can_refuse_connections
 from nereid_executor.backends.python.sandbox.policy import (
     WORKER_SANDBOX,
     missing_protection,
@@ -279,7 +280,14 @@ def make_directories(settings: ExecutorSettings, agents: RepositoryAgents) -> Mo
 
 def _begin_confinement(settings: ExecutorSettings) -> str:
     """Confine later workers; return "complete", or what the kernel leaves open."""
-    WORKER_SANDBOX.configure(settings)
+    addresses = [spec.text for spec in parse_addresses(settings.scheduler_address)]
+    has_unix = can_refuse_connections(addresses)
+    if not has_unix:
+        _log.info(
+            "workers of models have no Unix sockets: with schedulers over TCP, this kernel needs"
+            " CAP_NET_ADMIN to keep workers from listening"
+        )
+    WORKER_SANDBOX.configure(settings, has_unix=has_unix)
     with TemporaryDirectory.make(SANDBOX) as directory:
         missing = missing_protection(provided_protection(directory.path))
     if not missing:

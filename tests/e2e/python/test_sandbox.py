@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import errno
 import json
 import os
 import platform
@@ -16,7 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from nereid_executor.backends.python.sandbox.given_connections import refuse_connections
+from nereid_executor.backends.python.sandbox.given_connections import (
+    can_refuse_connections,
+    refuse_connections,
+)
 from nereid_executor.backends.python.sandbox.policy import (
     Confinement,
     launcher_command,
@@ -319,11 +323,17 @@ def free(root: Path) -> Iterator[Mesh]:
 
 
 def confined_program(
-    command: list[str], temporary: Path, descriptors: tuple[int, ...], *read: str
+    command: list[str],
+    temporary: Path,
+    descriptors: tuple[int, ...],
+    *read: str,
+    has_unix: bool = True,
 ) -> subprocess.CompletedProcess[str]:
     """Run a program as the launcher starts workers."""
     paths = (sys.prefix, sys.base_prefix, *read)
-    confinement = Confinement(frozenset(), paths, frozenset(), 1 << 40, 1 << 20, 64)
+    confinement = Confinement(
+        frozenset(), paths, frozenset(), 1 << 40, 1 << 20, 64, has_unix=has_unix
+    )
     policy = policy_descriptor(confinement.policy(command, temporary / "own"))
     try:
         return subprocess.run(
@@ -453,6 +463,9 @@ def test_processes_are_limited(confined: Mesh) -> None:
     assert run(confined, "os.setreuid(0, 0)").startswith("PermissionError")
 
 
+@pytest.mark.skipif(
+    not can_refuse_connections(["127.0.0.1:1"]), reason="this kernel needs CAP_NET_ADMIN for it"
+)
 def test_a_given_connection_leads_nowhere_else(tmp_path: Path) -> None:
     """A worker has a TCP connection to a scheduler on another host."""
     code = """
@@ -480,6 +493,29 @@ except PermissionError:
         command = [sys.executable, "-c", code, *arguments]
         ended = confined_program(command, tmp_path, (given.fileno(),))
     assert ended.stdout == "refused\nlocked\n", ended
+
+
+def test_a_given_connection_that_could_listen_is_not_ended(tmp_path: Path) -> None:
+    """Without Unix sockets, a worker needs no call by which a connection ends."""
+    code = """
+import ctypes, socket, sys
+given = int(sys.argv[1])
+libc = ctypes.CDLL(None, use_errno=True)
+# AF_UNSPEC.
+print(libc.connect(given, bytes(16), 16), ctypes.get_errno())
+print(socket.socket(fileno=given).getpeername()[1])
+try:
+    socket.socket(socket.AF_UNIX)
+except PermissionError:
+    print("refused")
+"""
+    with contextlib.ExitStack() as stack:
+        scheduler = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        port = scheduler.getsockname()[1]
+        given = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+        command = [sys.executable, "-c", code, str(given.fileno())]
+        ended = confined_program(command, tmp_path, (given.fileno(),), has_unix=False)
+    assert ended.stdout == f"-1 {errno.EPERM}\n{port}\nrefused\n", ended
 
 
 def test_links_lead_to_what_a_model_may_read(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Keeps a connection that a confined worker is given from accepting others.
 
-Landlock keeps the worker from directing it elsewhere, but not from listening with it.
+Landlock keeps the worker from directing it elsewhere, but not from listening with it. Without Unix
+sockets seccomp refuses all that a worker would need for that.
 """
 
 from __future__ import annotations
@@ -8,7 +9,12 @@ from __future__ import annotations
 import ctypes
 import socket
 import struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from nereid.rpc.net.address import unix_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 # Values from asm-generic/socket.h.
 _SO_ATTACH_FILTER, _SO_LOCK_FILTER = 26, 44
@@ -33,3 +39,18 @@ def refuse_connections(connection: socket.socket) -> None:
     header = struct.pack("@HP", len(_INSTRUCTIONS), ctypes.addressof(memory))
     connection.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, header)
     connection.setsockopt(socket.SOL_SOCKET, _SO_LOCK_FILTER, 1)
+
+
+def can_refuse_connections(addresses: Iterable[str]) -> bool:
+    """Return whether refuse_connections() works for connections to these addresses.
+
+    Newer kernels let only CAP_NET_ADMIN give TCP sockets a filter.
+    """
+    if all(unix_path(address) is not None for address in addresses):
+        return True
+    with socket.socket() as connection:
+        try:
+            refuse_connections(connection)
+        except OSError:
+            return False
+    return True

@@ -113,6 +113,8 @@ class Confinement:
     cpu_s: int = UNLIMITED_CPU_S
     # Models that it may call by its own right; `None` without --sandbox-call.
     calls: NamePatterns | None = None
+    # Unix sockets among its own processes, if the kernel provides a root directory.
+    has_unix: bool = True
 
     @property
     def frame_bytes(self) -> int:
@@ -137,7 +139,7 @@ class Confinement:
             "temporary_bytes": self.temporary_bytes,
             "network": network,
             "filter": _filter(network, unix=False),
-            "unix_filter": _filter(network, unix=True),
+            "unix_filter": _filter(network, unix=self.has_unix),
             "limits": {
                 "CORE": 0,
                 "FSIZE": self.temporary_bytes,
@@ -182,10 +184,15 @@ class WorkerSandbox:
 
     def __init__(self) -> None:
         self._settings: SandboxSettings | None = None
+        self._has_unix = True
 
-    def configure(self, settings: SandboxSettings) -> None:
-        """Confine workers that start later as these settings say."""
+    def configure(self, settings: SandboxSettings, *, has_unix: bool = True) -> None:
+        """Confine workers that start later as these settings say.
+
+        has_unix: allow Unix sockets among a model's own processes.
+        """
         self._settings = settings if settings.sandbox_models else None
+        self._has_unix = has_unix
 
     def confinement_of(
         self, config: model_config_pb2.ModelConfig, model_path: Path, python: str
@@ -218,6 +225,7 @@ class WorkerSandbox:
             processes=bound(_PROCESSES_KEY, settings.sandbox_processes),
             cpu_s=bound(_CPU_KEY, settings.sandbox_cpu_seconds or UNLIMITED_CPU_S),
             calls=_callable_models(config.name, settings.sandbox_call),
+            has_unix=self._has_unix,
         )
 
 

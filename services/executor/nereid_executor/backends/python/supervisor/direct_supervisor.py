@@ -92,7 +92,8 @@ class DirectSupervisor:
             metadata=[*context.metadata, (CONFINED_KEY, "1")],
             timeout_s=context.times.connect_s,
         ) as connected:
-            refuse_connections(connected)
+            if self._worker.has_unix:
+                refuse_connections(connected)
             self._worker.send_descriptor(connected.fileno())
 
     def _stream_settings(self) -> dict[str, Any]:

@@ -9,11 +9,19 @@ import socket
 
 import pytest
 
-from nereid_executor.backends.python.sandbox.given_connections import refuse_connections
+from nereid_executor.backends.python.sandbox import given_connections
+from nereid_executor.backends.python.sandbox.given_connections import (
+    can_refuse_connections,
+    refuse_connections,
+)
 
 LIMIT_S = 20
 
 
+CAN_REFUSE = can_refuse_connections(["127.0.0.1:1"])
+
+
+@pytest.mark.skipif(not CAN_REFUSE, reason="this kernel needs CAP_NET_ADMIN for it")
 @pytest.mark.parametrize("is_given", [True, False])
 def test_it_does_not_listen(is_given: bool) -> None:
     with contextlib.ExitStack() as stack:
@@ -42,3 +50,12 @@ def test_unix_sockets_need_no_filter() -> None:
         refuse_connections(ours)
         theirs.sendall(b"x")
         assert ours.recv(1) == b"x"
+
+
+def test_a_kernel_that_allows_no_filter_matters_for_tcp_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The kernel refuses a program without instructions, as others refuse any.
+    monkeypatch.setattr(given_connections, "_INSTRUCTIONS", ())
+    assert can_refuse_connections(["unix:/run/nereid/scheduler"])
+    assert not can_refuse_connections(["unix:/run/nereid/scheduler", "scheduler:8003"])
