@@ -54,7 +54,15 @@ def workers(executor: int) -> list[int]:
         # A thread may have ended.
         with contextlib.suppress(OSError):
             pids += map(int, each.read_text().split())
-    return sorted(pids)
+    return sorted(pid for pid in pids if not _is_guard(pid))
+
+
+def _is_guard(pid: int) -> bool:
+    """Return whether it is the process that ends what confined workers have started."""
+    try:
+        return b"os.killpg(" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def alive(pid: int) -> bool:
