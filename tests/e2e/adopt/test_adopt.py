@@ -1,7 +1,6 @@
 """`nereid adopt` between two meshes, of which one stands for the old server."""
 
 import contextlib
-import http.server
 import json
 import os
 import queue
@@ -10,6 +9,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler
 from operator import gt
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from nereid_adopt.proxy.recorder import BROKEN_SEQUENCE, REUSED_ID
 from tests.support.mesh.adopting import NEREID, Adopting, adopting
 from tests.support.mesh.mesh import Mesh, free_port, running, until
 from tests.support.models import accumulators, e2e_models, python_models
+from tests.support.peers.http_server import http_server
 
 pytestmark = pytest.mark.slow
 
@@ -549,7 +550,7 @@ def _slow_server(hold: threading.Event) -> Iterator[tuple[str, queue.Queue[str]]
     output = {"name": "OUTPUT0", "shape": [1, 8], "datatype": "FP32", "data": [2] * 8}
     reply = json.dumps({"model_name": "same", "model_version": "1", "outputs": [output]}).encode()
 
-    class Handler(http.server.BaseHTTPRequestHandler):
+    class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
@@ -562,19 +563,8 @@ def _slow_server(hold: threading.Event) -> Iterator[tuple[str, queue.Queue[str]]
             self.end_headers()
             self.wfile.write(reply)
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield f"127.0.0.1:{server.server_port}", calls
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with http_server(Handler) as address:
+        yield address, calls
 
 
 def test_changes_reach_both_servers(proxy: Adopting, meshes: tuple[Mesh, Mesh]) -> None:

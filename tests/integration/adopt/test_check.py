@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 
 from nereid_adopt.forecast.check import check_server
+from tests.support.peers.http_server import http_server
 
 _ABOUT = {"name": "other", "version": "1", "extensions": []}
 # MLServer's index, and the list of KServe's own server.
@@ -34,18 +34,8 @@ def serving(documents: dict[str, object]) -> Iterator[str]:
             assert (self.headers["Content-Type"], body) == ("application/json", b"{}")
             self.do_GET()
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with http_server(Handler) as address:
+        yield f"http://{address}"
 
 
 @pytest.mark.parametrize(

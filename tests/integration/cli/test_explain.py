@@ -6,14 +6,14 @@ import json
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 
 from nereid_explain import command, doctor, traffic
+from tests.support.peers.http_server import http_server
 
 pytestmark = pytest.mark.slow
 
@@ -45,18 +45,8 @@ def serving(pages: dict[str, str], key: str = "") -> Iterator[str]:
 
         do_POST = do_GET  # noqa: N815 - http.server's name
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield f"127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with http_server(Handler) as address:
+        yield address
 
 
 def test_a_model_that_serves(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from nereid.timeline import PATH
 from nereid.timeline.wire import CONTENT_TYPE
 from nereid_timeline import command
+from tests.support.peers.http_server import http_server
 from tests.support.peers.perfetto_traces import trace_of
 from tests.support.scripted_timeline import MS, Load, S, scripted
 from tests.support.timeline_files import write_timeline
@@ -39,18 +39,8 @@ def serving(body: bytes, key: str = "") -> Iterator[tuple[str, list[str]]]:
             self.end_headers()
             self.wfile.write(page or b"")
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield f"127.0.0.1:{server.server_address[1]}", asked
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with http_server(Handler) as address:
+        yield address, asked
 
 
 def test_a_healthy_mesh(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

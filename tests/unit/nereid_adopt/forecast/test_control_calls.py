@@ -4,13 +4,14 @@ import json
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
 
 from nereid_adopt.forecast.control_calls import compare_control_calls
 from nereid_perf.endpoint import Endpoint
+from tests.support.peers.http_server import http_server
 
 _STATS: dict[str, Any] = {
     "model_stats": [{"name": "m", "batch_stats": [], "response_stats": {}, "inference_stats": {}}]
@@ -51,19 +52,8 @@ def _server(documents: Mapping[str, Any], status: int = 400) -> Iterator[Endpoin
             assert json.loads(self.rfile.read(int(self.headers["Content-Length"]))) == {}
             self.do_GET()
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield Endpoint("http", f"127.0.0.1:{server.server_port}")
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with http_server(Handler) as address:
+        yield Endpoint("http", address)
 
 
 def _compare(old: Mapping[str, Any], new: Mapping[str, Any], **options: Any) -> dict[str, Any]:

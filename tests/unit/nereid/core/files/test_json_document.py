@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import http.server
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from nereid.core.files.json_document import (
     read_document_lines,
 )
 from nereid_explain import command
+from tests.support.peers.http_server import http_server
 
 DEEP = b"[" * 100_000
 LONG = b"[" + b"[]," * (MAX_BYTES // 3) + b"[]]"
@@ -27,7 +27,7 @@ LONG = b"[" + b"[]," * (MAX_BYTES // 3) + b"[]]"
 def server_of(body: bytes) -> Iterator[str]:
     """The address of a server that responds with this to whatever it is asked."""
 
-    class Handler(http.server.BaseHTTPRequestHandler):
+    class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
@@ -37,17 +37,8 @@ def server_of(body: bytes) -> Iterator[str]:
         def do_GET(self) -> None:
             self.do_POST()
 
-        def log_message(self, *_arguments: object) -> None: ...
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield f"127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with http_server(Handler) as address:
+        yield address
 
 
 @pytest.mark.parametrize("body", [DEEP, LONG, b"{", b"\xff"])
