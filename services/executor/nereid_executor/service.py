@@ -281,13 +281,13 @@ def make_directories(settings: ExecutorSettings, agents: RepositoryAgents) -> Mo
 def _begin_confinement(settings: ExecutorSettings) -> str:
     """Confine later workers; return "complete", or what the kernel leaves open."""
     addresses = [spec.text for spec in parse_addresses(settings.scheduler_address)]
-    has_unix = can_refuse_connections(addresses)
-    if not has_unix:
+    has_unix_sockets = can_refuse_connections(addresses)
+    if not has_unix_sockets:
         _log.info(
             "workers of models have no Unix sockets: with schedulers over TCP, this kernel needs"
             " CAP_NET_ADMIN to keep workers from listening"
         )
-    WORKER_SANDBOX.configure(settings, has_unix=has_unix)
+    WORKER_SANDBOX.configure(settings, has_unix_sockets=has_unix_sockets)
     with TemporaryDirectory.make(SANDBOX) as directory:
         missing = missing_protection(provided_protection(directory.path))
     if not missing:

@@ -327,12 +327,12 @@ def confined_program(
     temporary: Path,
     descriptors: tuple[int, ...],
     *read: str,
-    has_unix: bool = True,
+    has_unix_sockets: bool = True,
 ) -> subprocess.CompletedProcess[str]:
     """Run a program as the launcher starts workers."""
     paths = (sys.prefix, sys.base_prefix, *read)
     confinement = Confinement(
-        frozenset(), paths, frozenset(), 1 << 40, 1 << 20, 64, has_unix=has_unix
+        frozenset(), paths, frozenset(), 1 << 40, 1 << 20, 64, has_unix_sockets=has_unix_sockets
     )
     policy = policy_descriptor(confinement.policy(command, temporary / "own"))
     try:
@@ -514,7 +514,7 @@ except PermissionError:
         port = scheduler.getsockname()[1]
         given = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
         command = [sys.executable, "-c", code, str(given.fileno())]
-        ended = confined_program(command, tmp_path, (given.fileno(),), has_unix=False)
+        ended = confined_program(command, tmp_path, (given.fileno(),), has_unix_sockets=False)
     assert ended.stdout == f"-1 {errno.EPERM}\n{port}\nrefused\n", ended
 
 

@@ -156,7 +156,7 @@ def title_of(model: str, version: str) -> str:
 
 
 def _pair_by_name(old: set[tuple[str, str]], new: set[tuple[str, str]]) -> None:
-    """Have a model that the old server has without versions stand for all of the mesh's."""
+    """Compare a model as a whole if the old server has it without versions."""
     for name in {name for name, version in old if not version}:
         versions = {key for key in new if key[0] == name}
         if versions:

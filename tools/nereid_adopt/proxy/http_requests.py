@@ -303,7 +303,7 @@ class RequestReader:
     def on_message_complete(self) -> None:
         """Hand on a complete request; called by httptools."""
         if self._offers_upgrade:
-            # It is no complete one: the parser stops behind the head.
+            # The parser stops after the head of a request that offers an upgrade.
             self._offers_upgrade = False
             return
         request, self.request = self.request, None

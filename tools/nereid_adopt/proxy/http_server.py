@@ -353,7 +353,7 @@ class _ServerProtocol:
         self.closed.set()
         self._writable.set()
         if self._arriving is not None:
-            # Its client may wait for this end of an early response, and send no more.
+            # The client may not send the rest of the body before it has the whole early response.
             self._arriving.put_nowait(None)
         exchange = self._exchange
         if exchange is None:

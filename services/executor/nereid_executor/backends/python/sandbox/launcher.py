@@ -94,8 +94,8 @@ def confine(policy: dict[str, Any]) -> dict[str, int]:
         landlock.restrict(version, rules, network=policy["network"])
     # Landlock does not cover connect() to a path, but the root has no sockets of others. It keeps
     # connections that the process was given from being directed elsewhere.
-    has_unix = is_private and version >= landlock.SCOPE_ABI
-    has_filter = _set_filter(policy["unix_filter" if has_unix else "filter"])
+    has_unix_sockets = is_private and version >= landlock.SCOPE_ABI
+    has_filter = _set_filter(policy["unix_filter" if has_unix_sockets else "filter"])
     return {
         "landlock": version,
         "seccomp": int(has_filter),
@@ -164,7 +164,7 @@ def _make_root(policy: dict[str, Any]) -> None:
     Landlock keeps nobody from asking whether a file exists and for its size, or from connecting to
     a Unix socket.
     """
-    # The value of a directory is empty.
+    # Targets of links, by path. A directory has an empty target.
     links: dict[str, str] = {}
     paths = (*policy["read"], *policy["devices"], *policy["command"][:1], "/proc")
     found = {_resolved(path, links) for path in paths}
@@ -199,7 +199,7 @@ def _fill_root(policy: dict[str, Any], opened: dict[str, int], links: dict[str, 
     """Mount the opened paths and temporary directories in the new root, which is at /tmp."""
     size = policy["temporary_bytes"]
     options = f"size={size},nr_inodes={max(size // _BYTES_PER_INODE, _MIN_INODES)},mode=777"
-    # The value of a directory for temporary files is False.
+    # By path, whether an opened path is bound there; False for a temporary file system.
     mounted: dict[str, bool] = {}
     for path in sorted((*opened, _TMP, _SHM)):
         if path not in opened:

@@ -114,7 +114,7 @@ class Confinement:
     # Models that it may call by its own right; `None` without --sandbox-call.
     calls: NamePatterns | None = None
     # Unix sockets among its own processes, if the kernel provides a root directory.
-    has_unix: bool = True
+    has_unix_sockets: bool = True
 
     @property
     def frame_bytes(self) -> int:
@@ -139,7 +139,7 @@ class Confinement:
             "temporary_bytes": self.temporary_bytes,
             "network": network,
             "filter": _filter(network, unix=False),
-            "unix_filter": _filter(network, unix=self.has_unix),
+            "unix_filter": _filter(network, unix=self.has_unix_sockets),
             "limits": {
                 "CORE": 0,
                 "FSIZE": self.temporary_bytes,
@@ -184,15 +184,15 @@ class WorkerSandbox:
 
     def __init__(self) -> None:
         self._settings: SandboxSettings | None = None
-        self._has_unix = True
+        self._has_unix_sockets = True
 
-    def configure(self, settings: SandboxSettings, *, has_unix: bool = True) -> None:
+    def configure(self, settings: SandboxSettings, *, has_unix_sockets: bool = True) -> None:
         """Confine workers that start later as these settings say.
 
-        has_unix: allow Unix sockets among a model's own processes.
+        has_unix_sockets: allow Unix sockets among a model's own processes.
         """
         self._settings = settings if settings.sandbox_models else None
-        self._has_unix = has_unix
+        self._has_unix_sockets = has_unix_sockets
 
     def confinement_of(
         self, config: model_config_pb2.ModelConfig, model_path: Path, python: str
@@ -225,7 +225,7 @@ class WorkerSandbox:
             processes=bound(_PROCESSES_KEY, settings.sandbox_processes),
             cpu_s=bound(_CPU_KEY, settings.sandbox_cpu_seconds or UNLIMITED_CPU_S),
             calls=_callable_models(config.name, settings.sandbox_call),
-            has_unix=self._has_unix,
+            has_unix_sockets=self._has_unix_sockets,
         )
 
 

@@ -92,7 +92,7 @@ class DirectSupervisor:
             metadata=[*context.metadata, (CONFINED_KEY, "1")],
             timeout_s=context.times.connect_s,
         ) as connected:
-            if self._worker.has_unix:
+            if self._worker.has_unix_sockets:
                 refuse_connections(connected)
             self._worker.send_descriptor(connected.fileno())
 

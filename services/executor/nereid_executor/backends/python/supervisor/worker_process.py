@@ -121,7 +121,7 @@ class WorkerProcess:
         # Temporary files of a confined worker.
         self._temporary: TemporaryDirectory | None = None
         self.is_confined = confinement is not None
-        self.has_unix = confinement is None or confinement.has_unix
+        self.has_unix_sockets = confinement is None or confinement.has_unix_sockets
         # Number of the worker's end of a socket on which a confined worker gets its connection.
         self.descriptors_for_worker: int | None = None
         self._to_worker: socket.socket | None = None
